@@ -1,0 +1,37 @@
+# The whole set-up is one file, .venv/.ready: every target builds it first if it is missing or out of date.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check format matrix bench clean
+
+demo: .venv/.ready
+	$(BIN)/moesaic demo
+
+test: .venv/.ready
+	$(BIN)/python -m pytest -q -m "not gpu" --durations=10
+
+check: .venv/.ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/moesaic matrix --check docs/matrix.md
+
+format: .venv/.ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+matrix: .venv/.ready
+	$(BIN)/moesaic matrix --write docs/matrix.md
+
+bench: .venv/.ready
+	$(BIN)/python benchmarks/cpu_layer.py
+
+.venv/.ready: requirements-dev.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "moesaic needs Python 3.11 or newer, but $(PYTHON) is %d.%d: make PYTHON=python3.12" % sys.version_info[:2])'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist

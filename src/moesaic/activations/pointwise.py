@@ -1,0 +1,84 @@
+"""Activations without a gate: one projection up, a function of each element, one projection down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from typing_extensions import override
+
+from moesaic.activations.base import Activation, At, Constant, constant
+from moesaic.errors import ActivationError
+
+
+@final
+@dataclass(frozen=True)
+class ReLU2(Activation):
+    """`relu(x)^2`; with a limit L `(L * tanh(relu(x) / L))^2`. Source: So et al. 2021, arXiv:2109.08668; Nemotron-3."""
+
+    gated: ClassVar[bool] = False
+    limit: Constant | None = constant(None, optional=True, positive=True)
+
+    @override
+    def formula(self, rows: Tensor, at: At) -> Tensor:
+        root = torch.relu(rows)
+        if self.limit is not None:
+            limit = at(self.limit)
+            root = limit * torch.tanh(root / limit)
+        return root * root
+
+
+@final
+@dataclass(frozen=True)
+class ReLU(Activation):
+    """`relu(x)`."""
+
+    gated: ClassVar[bool] = False
+
+    @override
+    def formula(self, rows: Tensor, at: At) -> Tensor:
+        return torch.relu(rows)
+
+
+@final
+@dataclass(frozen=True)
+class GELU(Activation):
+    """`gelu(x)`; approximate "none" is the error-function form, "tanh" the tanh form."""
+
+    gated: ClassVar[bool] = False
+    approximate: Literal["none", "tanh"] = "none"
+
+    def __post_init__(self) -> None:
+        if self.approximate not in ("none", "tanh"):
+            raise ActivationError(f'GELU.approximate is {self.approximate!r}, but it needs "none" or "tanh"')
+
+    @override
+    def formula(self, rows: Tensor, at: At) -> Tensor:
+        return functional.gelu(rows, approximate=self.approximate)
+
+
+@final
+@dataclass(frozen=True)
+class SiLU(Activation):
+    """`x * sigmoid(x)`."""
+
+    gated: ClassVar[bool] = False
+
+    @override
+    def formula(self, rows: Tensor, at: At) -> Tensor:
+        return rows * torch.sigmoid(rows)
+
+
+@final
+@dataclass(frozen=True)
+class Identity(Activation):
+    """`x`: two projections with nothing between them."""
+
+    gated: ClassVar[bool] = False
+
+    @override
+    def formula(self, rows: Tensor, at: At) -> Tensor:
+        return rows.clone()

@@ -1,0 +1,16 @@
+"""Who computes. `BACKENDS` is in order of preference: the first eligible one runs."""
+
+from typing import Any
+
+from moesaic.backends.base import Backend as Backend
+from moesaic.backends.capabilities import Accepts as Accepts
+from moesaic.backends.capabilities import Capabilities as Capabilities
+from moesaic.backends.capabilities import Reason as Reason
+from moesaic.backends.capabilities import ReasonCode as ReasonCode
+from moesaic.backends.capabilities import Requires as Requires
+from moesaic.backends.capabilities import Target as Target
+from moesaic.backends.reference import Reference as Reference
+from moesaic.backends.torch_grouped import TorchGrouped as TorchGrouped
+
+BACKENDS: tuple[Backend[Any], ...] = (TorchGrouped(),)
+"""The backends of the package, best first; `Reference` is not among them and runs only when named."""

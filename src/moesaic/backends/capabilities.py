@@ -1,0 +1,225 @@
+"""What a backend declares it can do, as data, and the one judge that compares a declaration with a problem.
+
+Undeclared means declined. A reason says what the backend wanted and what it got, with a code from a closed list;
+tests assert on codes, never on text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import final
+
+import torch
+
+from moesaic.activations import Activation
+from moesaic.errors import BackendError
+from moesaic.layouts import Layout
+from moesaic.machine import Machine
+from moesaic.problem import Problem
+from moesaic.quant import Scheme
+
+
+@final
+class ReasonCode(StrEnum):
+    """Why a backend declines: the field of the problem or the machine that stands against it."""
+
+    DEVICE = "device"
+    ARCHITECTURE = "architecture"
+    FEATURE = "feature"
+    PACKAGE = "package"
+    DTYPE = "dtype"
+    SCHEME = "scheme"
+    LAYOUT = "layout"
+    ACTIVATION = "activation"
+    ACTIVATION_CONSTANT = "activation_constant"
+    BIAS = "bias"
+    OUTPUT_NORM = "output_norm"
+    WEIGHT_ON_INPUT = "weight_on_input"
+    INACTIVE_SLOTS = "inactive_slots"
+    DUPLICATE_IDS = "duplicate_ids"
+    DETERMINISM = "determinism"
+    GRAPH_CAPTURE = "graph_capture"
+    GRADIENT = "gradient"
+    NUM_EXPERTS = "num_experts"
+    TOP_K = "top_k"
+    HIDDEN_SIZE = "hidden_size"
+    INTERMEDIATE_SIZE = "intermediate_size"
+
+
+@final
+@dataclass(frozen=True)
+class Reason:
+    """One thing that stands against a backend: what it wanted, and what it got."""
+
+    code: ReasonCode
+    wanted: str
+    got: str
+
+    def __repr__(self) -> str:
+        return f"Reason(code=ReasonCode.{self.code.name}, wanted={self.wanted!r}, got={self.got!r})"
+
+    def __str__(self) -> str:
+        return f"{self.code}: needs {self.wanted}, got {self.got}"
+
+
+@final
+@dataclass(frozen=True)
+class Accepts:
+    """An activation class and the constants that may differ from their defaults.
+
+    `scalar`: one value for all experts; `per_expert`: also one value per expert. All others are pinned.
+    """
+
+    activation: type[Activation]
+    scalar: tuple[str, ...] = ()
+    per_expert: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = {f.name for f in fields(self.activation)}
+        unknown = sorted({*self.scalar, *self.per_expert} - known)
+        if unknown:
+            raise BackendError(f"{self.activation.__name__} has no constants {unknown}; it has {sorted(known)}")
+
+    def __repr__(self) -> str:
+        return f"Accepts({self.activation.__name__}, scalar={self.scalar!r}, per_expert={self.per_expert!r})"
+
+    def reasons_against(self, activation: Activation) -> Iterator[Reason]:
+        """Why `activation`, an instance of this class, is not served: one reason per constant."""
+        default = self.activation().constants()
+        for name, value in activation.constants().items():
+            label = f"{self.activation.__name__}.{name}"
+            if isinstance(value, tuple) and name not in self.per_expert:
+                yield Reason(ReasonCode.ACTIVATION_CONSTANT, f"{label} to be one number", "one per expert")
+            elif value != default[name] and name not in self.scalar and name not in self.per_expert:
+                yield Reason(ReasonCode.ACTIVATION_CONSTANT, f"{label}={default[name]!r}", repr(value))
+
+
+@final
+@dataclass(frozen=True)
+class Target:
+    """A kind of device a backend runs on; for CUDA within a range of compute capabilities times ten, inclusive."""
+
+    device: str
+    min_capability: int = 0
+    max_capability: int = 999
+
+
+@final
+@dataclass(frozen=True)
+class Requires:
+    """A package and its lowest version, for instance `Requires("triton", (3, 6))`."""
+
+    package: str
+    version: tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """A complete declaration; there are no defaults, so nothing is claimed by being forgotten.
+
+    `layouts`: what the backend consumes (it is also fed any layout that one of them accepts).
+    `row_bytes`: rows of H, of I and of the first projection must be multiples of so many bytes.
+    `max_experts`, `max_top_k`: the highest that is served.
+    """
+
+    targets: tuple[Target, ...]
+    features: tuple[str, ...]
+    requires: tuple[Requires, ...]
+    dtypes: tuple[torch.dtype, ...]
+    schemes: tuple[Scheme, ...]
+    layouts: tuple[Layout, ...]
+    activations: tuple[Accepts, ...]
+    bias: bool
+    output_norm: bool
+    weight_on_input: bool
+    inactive_slots: bool
+    duplicate_ids: bool
+    deterministic: bool
+    graph_capture: bool
+    differentiable: bool
+    row_bytes: int
+    max_experts: int
+    max_top_k: int
+
+
+def judge(capabilities: Capabilities, problem: Problem, machine: Machine) -> tuple[Reason, ...]:
+    """Every reason against, in the order of the fields; empty means eligible. Pure: nothing is probed."""
+    return (
+        *_machine_reasons(capabilities, machine),
+        *_kind_reasons(capabilities, problem),
+        *_flag_reasons(capabilities, problem),
+        *_size_reasons(capabilities, problem),
+    )
+
+
+def _machine_reasons(can: Capabilities, machine: Machine) -> Iterator[Reason]:
+    same_device = [t for t in can.targets if t.device == machine.device]
+    if not same_device:
+        yield Reason(ReasonCode.DEVICE, _one_of({t.device for t in can.targets}), machine.device)
+    elif not any(t.min_capability <= machine.capability <= t.max_capability for t in same_device):
+        ranges = {f"sm_{t.min_capability} to sm_{t.max_capability}" for t in same_device}
+        yield Reason(ReasonCode.ARCHITECTURE, _one_of(ranges), machine.architecture)
+    for feature in can.features:
+        if feature not in machine.features:
+            yield Reason(ReasonCode.FEATURE, feature, ", ".join(machine.features) or "none known")
+    for needed in can.requires:
+        found = machine.version(needed.package)
+        if found is None or found < needed.version:
+            wanted = f"{needed.package} >= {'.'.join(map(str, needed.version))}"
+            got = "not installed" if found is None else ".".join(map(str, found))
+            yield Reason(ReasonCode.PACKAGE, wanted, got)
+
+
+def _kind_reasons(can: Capabilities, problem: Problem) -> Iterator[Reason]:
+    if problem.dtype not in can.dtypes:
+        yield Reason(ReasonCode.DTYPE, _one_of(map(str, can.dtypes)), str(problem.dtype))
+    if problem.scheme not in can.schemes:
+        yield Reason(ReasonCode.SCHEME, _one_of(map(repr, can.schemes)), repr(problem.scheme))
+    if not any(layout.accepts(problem.layout) for layout in can.layouts):
+        yield Reason(ReasonCode.LAYOUT, _one_of(map(repr, can.layouts)), repr(problem.layout))
+    accepting = [a for a in can.activations if isinstance(problem.activation, a.activation)]
+    if not accepting:
+        names = _one_of(a.activation.__name__ for a in can.activations)
+        yield Reason(ReasonCode.ACTIVATION, names, repr(problem.activation))
+    for accepts in accepting:
+        yield from accepts.reasons_against(problem.activation)
+
+
+def _flag_reasons(can: Capabilities, problem: Problem) -> Iterator[Reason]:
+    asked = (
+        (ReasonCode.BIAS, "no expert biases", problem.bias, can.bias),
+        (ReasonCode.OUTPUT_NORM, "no norm of expert outputs", problem.output_norm is not None, can.output_norm),
+        (ReasonCode.WEIGHT_ON_INPUT, "the router weight on the output", problem.weight_on_input, can.weight_on_input),
+        (ReasonCode.INACTIVE_SLOTS, "every slot active", problem.inactive_slots, can.inactive_slots),
+        (ReasonCode.DUPLICATE_IDS, "distinct ids in a row", problem.duplicate_ids, can.duplicate_ids),
+        (ReasonCode.DETERMINISM, "deterministic=False", problem.deterministic, can.deterministic),
+        (ReasonCode.GRAPH_CAPTURE, "graph_capture=False", problem.graph_capture, can.graph_capture),
+        (ReasonCode.GRADIENT, "no gradients", problem.differentiable, can.differentiable),
+    )
+    for code, wanted, needed, declared in asked:
+        if needed and not declared:
+            got = repr(problem.output_norm) if code is ReasonCode.OUTPUT_NORM else "asked for by the problem"
+            yield Reason(code, wanted, got)
+
+
+def _size_reasons(can: Capabilities, problem: Problem) -> Iterator[Reason]:
+    if problem.num_experts > can.max_experts:
+        yield Reason(ReasonCode.NUM_EXPERTS, f"at most {can.max_experts}", str(problem.num_experts))
+    if problem.top_k > can.max_top_k:
+        yield Reason(ReasonCode.TOP_K, f"at most {can.max_top_k}", str(problem.top_k))
+    size = problem.dtype.itemsize
+    for code, columns in (
+        (ReasonCode.HIDDEN_SIZE, problem.hidden_size),
+        (ReasonCode.INTERMEDIATE_SIZE, problem.intermediate_size),
+    ):
+        if columns * size % can.row_bytes:
+            multiple = can.row_bytes // size
+            yield Reason(code, f"a multiple of {multiple} ({can.row_bytes} bytes a row)", str(columns))
+
+
+def _one_of(names: Iterable[str]) -> str:
+    options = sorted(set(names))
+    return options[0] if len(options) == 1 else "one of " + ", ".join(options)

@@ -1,0 +1,38 @@
+"""Dispatcher: WHERE rows are computed; brings rows to their experts, and results back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from moesaic.batches import Batch, Routing
+from moesaic.layouts import Layout
+
+Receipt = TypeVar("Receipt")
+
+
+@dataclass(frozen=True)
+class Dispatcher(ABC, Generic[Receipt]):
+    """One way to bring rows to their experts. Frozen: what `combine` needs is in the receipt, so calls never meet."""
+
+    @property
+    @abstractmethod
+    def layout(self) -> Layout:
+        """How the rows that `dispatch` returns lie."""
+
+    @property
+    @abstractmethod
+    def synchronises(self) -> bool:
+        """Whether `dispatch` or `combine` waits for the device on the host (it then cannot be captured in a graph)."""
+
+    @abstractmethod
+    def dispatch(self, hidden_states: Float[Tensor, "T H"], routing: Routing) -> tuple[Batch, Receipt]:
+        """Rows for this rank's experts, with local ids, and what `combine` needs."""
+
+    @abstractmethod
+    def combine(self, rows: Tensor, receipt: Receipt) -> Float[Tensor, "T H"]:
+        """The layer's output in token order; rows that are still unweighted are weighted and summed in float32."""

@@ -1,0 +1,80 @@
+"""Every error that moesaic raises on purpose; one message says what is, what was needed and what to change.
+
+MoesaicError
+├── ActivationError (ValueError)    a constant of an activation
+├── LayoutError (ValueError)        a row layout
+├── BatchError (ValueError)         routing or rows that break their layout's contract
+├── FormatError (ValueError)        a stored tensor, a format or a scheme
+├── ProblemError (ValueError)       a field of a problem
+├── MachineError (ValueError)       a machine that is not there or not known
+├── WeightsError (ValueError)       expert weights that do not fit their problem
+├── RouterError (ValueError)        a router's fields or its logits
+├── BackendError (ValueError)       a backend whose declaration is incomplete or whose name is not known
+│   └── NoBackendError              nobody serves the problem: carries the whole resolution
+├── GradientError (RuntimeError)    gradients asked of a backend that computes none
+├── ParseError (ValueError)         text that is not the repr of one of moesaic's values
+├── CheckpointError (ValueError)    a checkpoint or a shipped file that cannot be read
+└── PatchError (ValueError)         a model that could not be patched; it was left as it was
+"""
+
+from __future__ import annotations
+
+
+class MoesaicError(Exception):
+    """The root of everything that moesaic raises on purpose."""
+
+
+class ActivationError(MoesaicError, ValueError):
+    """A constant of an activation is missing, of the wrong kind or not finite."""
+
+
+class LayoutError(MoesaicError, ValueError):
+    """A row layout is described wrongly."""
+
+
+class BatchError(MoesaicError, ValueError):
+    """Routing or rows break the contract of their layout."""
+
+
+class FormatError(MoesaicError, ValueError):
+    """A stored tensor, its format or a scheme is wrong."""
+
+
+class ProblemError(MoesaicError, ValueError):
+    """A field of a problem is wrong, or two of them contradict each other."""
+
+
+class MachineError(MoesaicError, ValueError):
+    """A machine is not there, or no known machine has that name."""
+
+
+class WeightsError(MoesaicError, ValueError):
+    """Expert weights do not fit their problem."""
+
+
+class RouterError(MoesaicError, ValueError):
+    """A router's fields, or the logits given to it, are wrong."""
+
+
+class BackendError(MoesaicError, ValueError):
+    """A backend's declaration is incomplete, or a backend's name is not known."""
+
+
+class NoBackendError(BackendError):
+    """No backend serves the problem on the machine; the message lists every backend with all its reasons."""
+
+
+class GradientError(MoesaicError, RuntimeError):
+    """Gradients were asked of a backend that computes none."""
+
+
+class ParseError(MoesaicError, ValueError):
+    """Text is not the repr of one of moesaic's values."""
+
+
+class CheckpointError(MoesaicError, ValueError):
+    """A checkpoint directory or a shipped file cannot be read."""
+
+
+class PatchError(MoesaicError, ValueError):
+    """A model could not be patched; it was left as it was."""

@@ -1,0 +1,147 @@
+"""The layer: `bind` weights to the backend that runs them, and compose it with a router and a dispatcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from moesaic.backends import BACKENDS
+from moesaic.backends.base import Backend
+from moesaic.batches import Batch, BatchedBatch, GroupedBatch
+from moesaic.custom_op import BoundBackend, run_as_operator
+from moesaic.dispatch.base import Dispatcher
+from moesaic.errors import BatchError, GradientError, ProblemError
+from moesaic.machine import Machine
+from moesaic.problem import Problem
+from moesaic.resolve import Resolution, resolve
+from moesaic.routers.base import Router
+from moesaic.weights import ExpertWeights
+
+
+@final
+class Experts:
+    """A problem bound to a backend and to the weights which that backend prepared. Built by `bind`."""
+
+    def __init__(self, resolution: Resolution, weights: ExpertWeights) -> None:
+        self.resolution = resolution
+        self.problem = resolution.problem
+        self.backend = resolution.backend
+        self._trainable = any(t.requires_grad for t in weights.tensors)
+        self._device = weights.gate_up.data.device
+        self._bound = BoundBackend(self.backend, self.backend.prepare(weights, self.problem), self.problem)
+
+    def __repr__(self) -> str:
+        return f"Experts({self.backend!r}, {self.problem!r})"
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """The rows of `batch` in the same places, in the problem's dtype (`backends/base.py` states the contract).
+
+        Raises BatchError if the batch is not of the problem, GradientError if gradients are needed and the backend
+        computes none.
+        """
+        self._check(batch)
+        if torch.is_grad_enabled() and (self._trainable or batch.rows.requires_grad):
+            if not self.backend.capabilities.differentiable:
+                raise GradientError(
+                    f"the backend {self.backend.name} computes no gradients, but an input or a weight requires them: "
+                    "call it under torch.no_grad(), or bind a problem with differentiable=True"
+                )
+            return self._bound.run(batch)
+        return run_as_operator(batch, self._bound) if torch.compiler.is_compiling() else self._bound.run(batch)
+
+    def workspace(self, num_rows: int) -> int:
+        """The most bytes that one call allocates for `num_rows` rows (tokens under Standard), without running it."""
+        return self.backend.workspace(self.problem, num_rows)
+
+    def _check(self, batch: Batch) -> None:
+        problem, rows = self.problem, batch.rows
+        if not problem.layout.accepts(batch.layout):
+            raise BatchError(f"the batch is {batch.layout!r}, but the problem was bound with layout={problem.layout!r}")
+        if rows.shape[-1] != problem.hidden_size or rows.dtype != problem.dtype:
+            raise BatchError(
+                f"the rows are {rows.dtype} with {rows.shape[-1]} columns, but the problem has dtype={problem.dtype} "
+                f"and hidden_size={problem.hidden_size}: convert the rows, or bind another problem"
+            )
+        if rows.device != self._device:
+            raise BatchError(
+                f"the rows are on {rows.device}, but the weights were bound on {self._device}; move the rows"
+            )
+        if isinstance(batch, GroupedBatch | BatchedBatch):
+            if batch.counts.shape[0] != problem.num_experts:
+                raise BatchError(
+                    f"counts has {batch.counts.shape[0]} entries, but the problem has {problem.num_experts} experts"
+                )
+        elif batch.routing.topk_ids.shape[1] > problem.top_k:
+            raise BatchError(
+                f"the routing has {batch.routing.topk_ids.shape[1]} slots a token, but the problem was bound with "
+                f"top_k={problem.top_k}: bind a problem with the larger top_k"
+            )
+
+
+def bind(
+    problem: Problem,
+    weights: ExpertWeights,
+    *,
+    machine: Machine | None = None,
+    backends: Sequence[Backend[Any]] = BACKENDS,
+) -> Experts:
+    """Choose the backend for `problem` and prepare `weights` for it.
+
+    `machine` is by default the one the weights lie on. `backends=(Cpu(),)` uses that one or fails with its reasons.
+    A backend may keep the tensors of `weights`, or a packed copy: drop your references to have one copy.
+    Raises WeightsError if the weights do not fit, NoBackendError with every reason if nobody serves the problem.
+    """
+    weights.check(problem)
+    there = machine if machine is not None else Machine.current(weights.gate_up.data.device)
+    resolution = resolve(problem, there, backends)
+    return Experts(resolution, weights)
+
+
+@final
+class MoE(nn.Module):
+    """A whole MoE layer: route, dispatch, compute, combine, and add the shared expert.
+
+    `shared` maps hidden states `[T, H]` to `[T, H]` and is added after the routed sum. Holds no parameters of its
+    own beyond `shared`'s.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        dispatcher: Dispatcher[Any],
+        experts: Experts,
+        *,
+        shared: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        if not experts.problem.layout.accepts(dispatcher.layout):
+            raise ProblemError(
+                f"the dispatcher {dispatcher!r} produces {dispatcher.layout!r}, but the experts were bound with "
+                f"layout={experts.problem.layout!r}: bind a problem with the dispatcher's layout"
+            )
+        self.router = router
+        self.dispatcher = dispatcher
+        self.experts = experts
+        self.shared = shared
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "*batch H"],
+        router_logits: Float[Tensor, "*batch E"],
+        token_ids: Int[Tensor, "*batch"] | None = None,
+    ) -> Float[Tensor, "*batch H"]:
+        """The layer's output, in the dtype of `hidden_states`. `token_ids` is needed by hash routers only."""
+        tokens = hidden_states.reshape(-1, hidden_states.shape[-1])
+        ids = None if token_ids is None else token_ids.reshape(-1)
+        routing = self.router(router_logits.reshape(-1, router_logits.shape[-1]), ids)
+        batch, receipt = self.dispatcher.dispatch(tokens, routing)
+        output = self.dispatcher.combine(self.experts(batch), receipt)
+        if routing.identity_weights is not None:
+            output = (output.float() + routing.identity_weights.unsqueeze(-1) * tokens.float()).to(output.dtype)
+        if self.shared is not None:
+            output = output + self.shared(tokens)
+        return output.reshape(hidden_states.shape)

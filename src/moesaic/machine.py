@@ -1,0 +1,135 @@
+"""Machine: what a choice of backend may know of the hardware and the installed packages, as a frozen value.
+
+The only module, beside the command line, that reads the environment; probing happens in `Machine.current` and
+nowhere else, so a choice for a machine that one does not own is made with a value from `known_machines.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import final
+
+import torch
+
+from moesaic.checks import whole_number
+from moesaic.errors import MachineError
+
+PACKAGES: tuple[str, ...] = ("torch", "triton")
+"""The packages whose versions backends may ask for."""
+
+CPU_FEATURES: tuple[str, ...] = ("amx_bf16", "amx_fp16", "amx_int8", "avx2", "avx512_bf16", "avx512_fp16", "avx512f")
+"""The instruction sets that are recorded of a CPU, by their names in Linux's /proc/cpuinfo."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """One device and what is installed beside it.
+
+    `device`: torch's device type. `name`: for people. `architecture`: "x86_64", "aarch64", "sm_90". `processors`:
+    CPU cores in use, or streaming multiprocessors. `memory_bytes`: of the device. `features`: CPU instruction sets,
+    sorted. `packages`: (name, version) pairs, sorted.
+    """
+
+    device: str
+    name: str
+    architecture: str
+    processors: int
+    memory_bytes: int
+    features: tuple[str, ...] = ()
+    packages: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("processors", "memory_bytes"):
+            whole_number("Machine", field, getattr(self, field), MachineError)
+        if self.device == "cuda" and not (self.architecture[:3] == "sm_" and self.architecture[3:].isdigit()):
+            raise MachineError(
+                f'Machine.architecture is {self.architecture!r}, but a cuda device needs one like "sm_90"'
+            )
+        object.__setattr__(self, "features", tuple(sorted(self.features)))
+        object.__setattr__(self, "packages", tuple(sorted(self.packages)))
+
+    @property
+    def capability(self) -> int:
+        """The compute capability times ten (90 for sm_90); 0 for a CPU."""
+        return int(self.architecture[3:]) if self.device == "cuda" else 0
+
+    def version(self, package: str) -> tuple[int, ...] | None:
+        """The installed version as numbers, ("3.6.0" -> (3, 6, 0)); None if the package is not installed."""
+        text = dict(self.packages).get(package)
+        return None if text is None else version_numbers(text)
+
+    @classmethod
+    def current(cls, device: str | torch.device | None = None) -> Machine:
+        """The machine that this process runs on: `device`, by default the first CUDA device, else the CPU.
+
+        Probed once per process and device. Raises MachineError if the device is not there.
+        """
+        wanted = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+        return _probe(wanted.type, wanted.index or 0)
+
+
+def version_numbers(text: str) -> tuple[int, ...]:
+    """The leading numbers of a version: "2.13.0+cpu" -> (2, 13, 0)."""
+    numbers: list[int] = []
+    for part in text.split("+", maxsplit=1)[0].split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+@functools.cache
+def _probe(device: str, index: int) -> Machine:
+    if device == "cpu":
+        return Machine(
+            device="cpu",
+            name=_cpu_field("model name") or platform.processor() or platform.machine(),
+            architecture=platform.machine(),
+            processors=_usable_cores(),
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            features=tuple(f for f in CPU_FEATURES if f in _cpu_field("flags").split()),
+            packages=_packages(),
+        )
+    if device == "cuda" and torch.cuda.is_available() and index < torch.cuda.device_count():
+        found = torch.cuda.get_device_properties(index)
+        return Machine(
+            device="cuda",
+            name=found.name,
+            architecture=f"sm_{found.major}{found.minor}",
+            processors=found.multi_processor_count,
+            memory_bytes=found.total_memory,
+            packages=_packages(),
+        )
+    there = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    raise MachineError(f"there is no device {device}:{index} here; this machine has {', '.join(there)}")
+
+
+def _packages() -> tuple[tuple[str, str], ...]:
+    found: list[tuple[str, str]] = []
+    for name in PACKAGES:
+        try:
+            found.append((name, metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            continue
+    return tuple(found)
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if "sched_getaffinity" in dir(os) else os.cpu_count() or 1
+
+
+def _cpu_field(name: str) -> str:
+    info = Path("/proc/cpuinfo")
+    if not info.exists():  # not Linux: no features are known, so no backend may count on one
+        return ""
+    for line in info.read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return ""

@@ -1,0 +1,35 @@
+"""Plain: values stored as they are, in the layer's own dtype (float32, float16, bfloat16; float64 in tests)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from moesaic.quant.base import Format, Quantized
+
+
+@final
+@dataclass(frozen=True)
+class Plain(Format):
+    """Not quantized: stored in the dtype of the layer, which `Problem.dtype` states in one place only."""
+
+    @property
+    @override
+    def scale_names(self) -> tuple[str, ...]:
+        return ()
+
+    @override
+    def logical_shape(self, data: Tensor) -> tuple[int, ...]:
+        return tuple(data.shape)
+
+    @override
+    def quantize(self, values: Tensor, *, name: str = "tensor") -> Quantized:
+        return Quantized(self, values)
+
+    @override
+    def dequantize(self, stored: Quantized, dtype: torch.dtype) -> Tensor:
+        return stored.data.to(dtype)
