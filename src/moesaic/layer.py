@@ -53,6 +53,10 @@ class Experts:
             return self._bound.run(batch)
         return run_as_operator(batch, self._bound) if torch.compiler.is_compiling() else self._bound.run(batch)
 
+    def canonical(self) -> ExpertWeights:
+        """The weights in canonical form again, bit for bit; tensors may be shared with the layer."""
+        return self.backend.canonical(self._bound.prepared, self.problem)
+
     def workspace(self, num_rows: int) -> int:
         """The most bytes that one call allocates for `num_rows` rows (tokens under Standard), without running it."""
         return self.backend.workspace(self.problem, num_rows)

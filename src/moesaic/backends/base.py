@@ -22,7 +22,7 @@ class Backend(ABC, Generic[Prepared]):
     """One way to compute the experts of a layer.
 
     To add one, copy `reference.py`: a final frozen dataclass with a unique `name`, a complete `capabilities`, and
-    the three methods below. It holds no state: tuned tables are frozen fields. It imports what is heavy inside
+    the four methods below. It holds no state: tuned tables are frozen fields. It imports what is heavy inside
     `prepare` and `run`. Add a three-line test class, and one line in `BACKENDS` if it belongs to the package.
     """
 
@@ -41,6 +41,13 @@ class Backend(ABC, Generic[Prepared]):
     @abstractmethod
     def prepare(self, weights: ExpertWeights, problem: Problem) -> Prepared:
         """The weights in this backend's own form. `weights` were checked against `problem` and are not changed."""
+
+    @abstractmethod
+    def canonical(self, prepared: Prepared, problem: Problem) -> ExpertWeights:
+        """The canonical weights again, bit for bit: what `prepare` got. Tensors may be shared with `prepared`.
+
+        So a packed layer can be saved, moved between ranks or bound to another backend without a second copy.
+        """
 
     @abstractmethod
     def run(self, batch: Batch, prepared: Prepared, problem: Problem) -> Tensor:

@@ -56,6 +56,10 @@ class Reference(Backend[ExpertWeights]):
         return weights
 
     @override
+    def canonical(self, prepared: ExpertWeights, problem: Problem) -> ExpertWeights:
+        return prepared
+
+    @override
     def run(self, batch: Batch, prepared: ExpertWeights, problem: Problem) -> Tensor:
         match batch:
             case GroupedBatch():

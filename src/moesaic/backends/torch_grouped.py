@@ -87,6 +87,10 @@ class TorchGrouped(Backend[ExpertWeights]):
         return weights
 
     @override
+    def canonical(self, prepared: ExpertWeights, problem: Problem) -> ExpertWeights:
+        return prepared
+
+    @override
     def run(self, batch: Batch, prepared: ExpertWeights, problem: Problem) -> Tensor:
         match batch:
             case GroupedBatch():
