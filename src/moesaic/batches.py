@@ -42,10 +42,14 @@ class Routing:
             raise BatchError(f"topk_weights is {weights.dtype}, but it needs torch.float32: convert it with .float()")
         if ids.device != weights.device:
             raise BatchError(f"topk_ids is on {ids.device} and topk_weights on {weights.device}; move one to the other")
-        if self.identity_weights is not None and self.identity_weights.shape != ids.shape[:1]:
+        identity = self.identity_weights
+        if identity is not None and (identity.shape != ids.shape[:1] or not identity.is_floating_point()):
             raise BatchError(
-                f"identity_weights is {tuple(self.identity_weights.shape)}, but it needs ({ids.shape[0]},)"
+                f"identity_weights is {identity.dtype} of shape {tuple(identity.shape)}, but it needs torch.float32 of "
+                f"shape ({ids.shape[0]},), one for each token"
             )
+        if identity is not None and identity.device != ids.device:
+            raise BatchError(f"identity_weights is on {identity.device} and topk_ids on {ids.device}; move one of them")
         if ids.dtype == torch.int64:
             # Clamping keeps every id that is out of range of int32 out of the range of any expert.
             object.__setattr__(self, "topk_ids", ids.clamp(-1, 2**31 - 1).to(torch.int32))
@@ -92,6 +96,11 @@ class PaddedStandardBatch:
                 f"num_valid is {self.num_valid.dtype} of shape {tuple(self.num_valid.shape)}, "
                 "but it needs a torch.int32 scalar of shape ()"
             )
+        if self.num_valid is not None and self.num_valid.device != self.hidden_states.device:
+            raise BatchError(
+                f"num_valid is on {self.num_valid.device} and hidden_states on {self.hidden_states.device}; "
+                "keep it on the device of the rows"
+            )
 
     @property
     def layout(self) -> Layout:
@@ -126,7 +135,7 @@ class GroupedBatch:
             raise BatchError(
                 f"offsets is {tuple(self.offsets.shape)} and counts {tuple(self.counts.shape)}; both need (L,)"
             )
-        GroupedContiguous(self.alignment)
+        object.__setattr__(self, "alignment", GroupedContiguous(self.alignment).alignment)
 
     @property
     def layout(self) -> Layout:

@@ -4,8 +4,7 @@ The operator takes the batch as tensors and the layer as an opaque object, which
 reference (`torch._library.opaque_object`, torch 2.11 to 2.14; why not a handle into a table: docs/design/compile.md).
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations` here: torch infers the operator's schema from real annotations.
 from typing import Any
 
 import torch
@@ -43,7 +42,7 @@ def experts(tensors: list[Tensor], bound: BoundBackend, kind: str, alignment: in
 @experts.register_fake
 def _(tensors: list[Tensor], bound: BoundBackend, kind: str, alignment: int) -> Tensor:
     del bound, kind, alignment
-    return torch.empty_like(tensors[0])
+    return torch.empty_like(tensors[0], memory_format=torch.contiguous_format)
 
 
 def run_as_operator(batch: Batch, bound: BoundBackend) -> Tensor:

@@ -7,6 +7,7 @@ MoesaicError
 ├── FormatError (ValueError)        a stored tensor, a format or a scheme
 ├── ProblemError (ValueError)       a field of a problem
 ├── MachineError (ValueError)       a machine that is not there or not known
+├── ModelError (ValueError)         a model that is not in the table of models
 ├── WeightsError (ValueError)       expert weights that do not fit their problem
 ├── RouterError (ValueError)        a router's fields or its logits
 ├── BackendError (ValueError)       a backend whose declaration is incomplete or whose name is not known
@@ -46,6 +47,10 @@ class ProblemError(MoesaicError, ValueError):
 
 class MachineError(MoesaicError, ValueError):
     """A machine is not there, or no known machine has that name."""
+
+
+class ModelError(MoesaicError, ValueError):
+    """No model in the table has that name, or its layer is not fully published."""
 
 
 class WeightsError(MoesaicError, ValueError):

@@ -14,7 +14,7 @@ from moesaic.backends.base import Backend
 from moesaic.batches import Batch, BatchedBatch, GroupedBatch
 from moesaic.custom_op import BoundBackend, run_as_operator
 from moesaic.dispatch.base import Dispatcher
-from moesaic.errors import BatchError, GradientError, ProblemError
+from moesaic.errors import BatchError, GradientError, ProblemError, WeightsError
 from moesaic.machine import Machine
 from moesaic.problem import Problem
 from moesaic.resolve import Resolution, resolve
@@ -44,7 +44,7 @@ class Experts:
         computes none.
         """
         self._check(batch)
-        if torch.is_grad_enabled() and (self._trainable or batch.rows.requires_grad):
+        if torch.is_grad_enabled() and (self._trainable or _requires_grad(batch)):
             if not self.backend.capabilities.differentiable:
                 raise GradientError(
                     f"the backend {self.backend.name} computes no gradients, but an input or a weight requires them: "
@@ -86,6 +86,12 @@ class Experts:
             )
 
 
+def _requires_grad(batch: Batch) -> bool:
+    if isinstance(batch, GroupedBatch | BatchedBatch):
+        return batch.rows.requires_grad
+    return batch.rows.requires_grad or batch.routing.topk_weights.requires_grad
+
+
 def bind(
     problem: Problem,
     weights: ExpertWeights,
@@ -100,7 +106,13 @@ def bind(
     Raises WeightsError if the weights do not fit, NoBackendError with every reason if nobody serves the problem.
     """
     weights.check(problem)
-    there = machine if machine is not None else Machine.current(weights.gate_up.data.device)
+    device = weights.gate_up.data.device
+    there = machine if machine is not None else Machine.current(device)
+    if there.device != device.type:
+        raise WeightsError(
+            f"the weights are on {device}, but the machine is a {there.device} device ({there.name}): move the weights, "
+            "or ask resolve(problem, machine, backends) what would run there"
+        )
     resolution = resolve(problem, there, backends)
     return Experts(resolution, weights)
 
@@ -145,7 +157,8 @@ class MoE(nn.Module):
         batch, receipt = self.dispatcher.dispatch(tokens, routing)
         output = self.dispatcher.combine(self.experts(batch), receipt)
         if routing.identity_weights is not None:
-            output = (output.float() + routing.identity_weights.unsqueeze(-1) * tokens.float()).to(output.dtype)
+            # The sum is in float32: torch promotes the weights' float32 and any narrower dtype to it.
+            output = (output + routing.identity_weights.unsqueeze(-1) * tokens).to(output.dtype)
         if self.shared is not None:
-            output = output + self.shared(tokens)
+            output = (output + self.shared(tokens)).to(output.dtype)
         return output.reshape(hidden_states.shape)

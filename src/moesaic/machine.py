@@ -16,7 +16,7 @@ from typing import final
 
 import torch
 
-from moesaic.checks import whole_number
+from moesaic.checks import instance, strings, whole_number
 from moesaic.errors import MachineError
 
 PACKAGES: tuple[str, ...] = ("torch", "triton")
@@ -45,13 +45,19 @@ class Machine:
     packages: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
+        for field, example in (("device", '"cuda"'), ("name", '"NVIDIA H200"'), ("architecture", '"sm_90"')):
+            instance("Machine", field, getattr(self, field), str, MachineError, example=example)
         for field in ("processors", "memory_bytes"):
-            whole_number("Machine", field, getattr(self, field), MachineError)
-        if self.device == "cuda" and not (self.architecture[:3] == "sm_" and self.architecture[3:].isdigit()):
+            object.__setattr__(self, field, whole_number("Machine", field, getattr(self, field), MachineError))
+        features = strings("Machine", "features", self.features, MachineError, example='("avx2", "avx512f")')
+        for package in self.packages:
+            if len(strings("Machine", "packages", package, MachineError, example='("torch", "2.13.0")')) != 2:
+                raise MachineError(f"Machine.packages holds {package!r}, but it needs pairs of a name and a version")
+        if self.device == "cuda" and not (self.architecture[:3] == "sm_" and self.architecture[3:].isdecimal()):
             raise MachineError(
                 f'Machine.architecture is {self.architecture!r}, but a cuda device needs one like "sm_90"'
             )
-        object.__setattr__(self, "features", tuple(sorted(self.features)))
+        object.__setattr__(self, "features", tuple(sorted(set(features))))
         object.__setattr__(self, "packages", tuple(sorted(self.packages)))
 
     @property
@@ -70,7 +76,10 @@ class Machine:
 
         Probed once per process and device. Raises MachineError if the device is not there.
         """
-        wanted = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            wanted = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+        except RuntimeError:
+            raise MachineError(f'{device!r} is not a device of torch, for instance "cuda:0" or "cpu"') from None
         return _probe(wanted.type, wanted.index or 0)
 
 

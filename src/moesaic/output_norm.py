@@ -25,7 +25,10 @@ class OutputNorm:
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "eps", finite_number("OutputNorm", "eps", self.eps, ProblemError))
+        eps = finite_number("OutputNorm", "eps", self.eps, ProblemError)
+        if eps < 0:
+            raise ProblemError(f"OutputNorm.eps is {eps}, but it needs a number of at least 0")
+        object.__setattr__(self, "eps", eps)
 
     def __call__(self, rows: Float[Tensor, "*rows H"], scale: Float[Tensor, " H"]) -> Float[Tensor, "*rows H"]:
         """The normed rows, in the dtype of `rows` (give float32)."""

@@ -17,6 +17,9 @@ from moesaic.errors import MoesaicError, ParseError
 MAX_LENGTH = 20_000
 """Longest text that is parsed; a problem with 900 constants per expert is shorter."""
 
+MAX_SHOWN = 200
+"""Longest part of a text that a message repeats."""
+
 
 def parse(text: str, classes: Mapping[str, type]) -> Any:
     """The value whose repr is `text`. `classes` maps every name that may be called to its class.
@@ -25,42 +28,63 @@ def parse(text: str, classes: Mapping[str, type]) -> Any:
     """
     if len(text) > MAX_LENGTH:
         raise ParseError(f"the text has {len(text)} characters, but at most {MAX_LENGTH} are parsed")
+    source = text.strip()
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        tree = ast.parse(source, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as fault:
-        raise ParseError(f"{text!r} is not a Python expression ({fault}): give the repr of a value") from None
-    return _value(tree.body, text, classes)
+        raise ParseError(f"{_shown(source)} is not a Python expression ({fault}): give the repr of a value") from None
+    return _value(tree.body, source, classes)
 
 
-def _value(node: ast.expr, text: str, classes: Mapping[str, type]) -> Any:
+def _value(node: ast.expr, source: str, classes: Mapping[str, type]) -> Any:
     match node:
-        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+        case ast.Constant(value=bool() | float() | str() | None as value):
             return value
+        case ast.Constant(value=int() as number):
+            return _whole(number)
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
-            return tuple(_value(element, text, classes) for element in elements)
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int() | float() as number)):
-            return -number if isinstance(sign, ast.USub) else number
+            return tuple(_value(element, source, classes) for element in elements)
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int() | float() as number)) if (
+            not isinstance(number, bool)
+        ):
+            size = _whole(number) if isinstance(number, int) else number
+            return -size if isinstance(sign, ast.USub) else size
         case ast.Attribute(value=ast.Name(id="torch"), attr=name):
             return _dtype(name)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-            return _built(name, args, keywords, text, classes)
+            if name not in classes:
+                raise ParseError(f"{name!r} in {_shown(source)} is not known; known are {_known(classes)}")
+            positional = [_value(arg, source, classes) for arg in args]
+            return _built(name, classes[name], positional, _named(keywords, source, classes), source)
         case _:
-            raise ParseError(f"{ast.unparse(node)!r} in {text!r} is not understood; known are {_known(classes)}")
+            part = ast.get_source_segment(source, node) or ""
+            raise ParseError(f"{_shown(part)} in {_shown(source)} is not understood; known are {_known(classes)}")
 
 
-def _built(name: str, args: list[ast.expr], keywords: list[ast.keyword], text: str, classes: Mapping[str, type]) -> Any:
-    if name not in classes:
-        raise ParseError(f"{name!r} in {text!r} is not known; known are {_known(classes)}")
-    if any(keyword.arg is None for keyword in keywords) or any(isinstance(arg, ast.Starred) for arg in args):
-        raise ParseError(f"{text!r} uses * or **: write every field by name")
-    positional = [_value(arg, text, classes) for arg in args]
-    named = {str(keyword.arg): _value(keyword.value, text, classes) for keyword in keywords}
+def _named(keywords: list[ast.keyword], source: str, classes: Mapping[str, type]) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for keyword in keywords:
+        if keyword.arg is None:
+            raise ParseError(f"{_shown(source)} uses **: write every field by name")
+        if keyword.arg in named:
+            raise ParseError(f"{_shown(source)} gives {keyword.arg} twice: give it once")
+        named[keyword.arg] = _value(keyword.value, source, classes)
+    return named
+
+
+def _built(name: str, kind: type, positional: list[Any], named: dict[str, Any], source: str) -> Any:
     try:
-        return classes[name](*positional, **named)
+        return kind(*positional, **named)
     except MoesaicError:
         raise
     except TypeError as fault:
-        raise ParseError(f"{text!r} does not build a {name}: {fault}") from None
+        raise ParseError(f"{_shown(source)} does not build a {name}: {fault}") from None
+
+
+def _whole(number: int) -> int:
+    if number.bit_length() > 63:  # its digits could be too many to be printed
+        raise ParseError(f"a number of {number.bit_length()} bits is not understood: the values need at most 63")
+    return number
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -68,6 +92,10 @@ def _dtype(name: str) -> torch.dtype:
     if not isinstance(found, torch.dtype):
         raise ParseError(f"torch.{name} is not a dtype, for instance torch.bfloat16")
     return found
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "...")
 
 
 def _known(classes: Mapping[str, type]) -> str:

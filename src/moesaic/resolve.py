@@ -62,6 +62,8 @@ def resolve(problem: Problem, machine: Machine, backends: Sequence[Backend[Any]]
 
     An exception inside a backend's own judgement is a fault of that backend and propagates with its name.
     """
+    for backend in backends:
+        _check_declared(backend)
     names = [backend.name for backend in backends]
     for name in names:
         if names.count(name) > 1:
@@ -69,14 +71,18 @@ def resolve(problem: Problem, machine: Machine, backends: Sequence[Backend[Any]]
     return Resolution(problem, machine, tuple(_ask(backend, problem, machine) for backend in backends))
 
 
-def _ask(backend: Backend[Any], problem: Problem, machine: Machine) -> Verdict:
+def _check_declared(backend: Backend[Any]) -> None:
     for declared in ("name", "capabilities"):
         if declared not in vars(backend.__class__):
             raise BackendError(
                 f"{backend.__class__.__name__} does not declare its own {declared}; it is never inherited"
             )
+
+
+def _ask(backend: Backend[Any], problem: Problem, machine: Machine) -> Verdict:
     try:
-        return Verdict(backend, backend.reasons_against(problem, machine))
+        # The copy refuses an answer that is no sequence: None, from a forgotten return, must not read as eligible.
+        return Verdict(backend, tuple(backend.reasons_against(problem, machine)))
     except BaseException as fault:
         fault.add_note(f"while the backend {backend.name} judged {problem!r}")
         raise

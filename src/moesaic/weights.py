@@ -8,7 +8,7 @@ private to a backend's `prepare`, which never changes these tensors.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self, final
+from typing import final
 
 from jaxtyping import Float
 from torch import Tensor
@@ -38,7 +38,7 @@ class ExpertWeights:
         gate_up_bias: Float[Tensor, "L width"] | None = None,
         down_bias: Float[Tensor, "L H"] | None = None,
         output_scale: Float[Tensor, " H"] | None = None,
-    ) -> Self:
+    ) -> ExpertWeights:
         """Weights that are not quantized, taken as they are (no copy)."""
         return cls(Quantized(Plain(), gate_up), Quantized(Plain(), down), gate_up_bias, down_bias, output_scale)
 

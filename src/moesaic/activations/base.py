@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -86,8 +86,12 @@ class Activation(ABC):
         """Name to length of the constants that differ between experts."""
         return {name: len(value) for name, value in self.constants().items() if isinstance(value, tuple)}
 
-    def select(self, expert_ids: Sequence[int]) -> Self:
+    def select(self, expert_ids: Sequence[int]) -> Activation:
         """The same activation for the experts `expert_ids`, in that order (the local experts of a rank)."""
+        for name, length in self.per_expert().items():
+            outside = [e for e in expert_ids if not 0 <= e < length]
+            if outside:
+                raise ActivationError(f"{type(self).__name__}.{name} holds {length} values, so no expert {outside[0]}")
         chosen = {name: tuple(getattr(self, name)[e] for e in expert_ids) for name in self.per_expert()}
         return replace(self, **chosen)
 

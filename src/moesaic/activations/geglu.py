@@ -10,6 +10,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from moesaic.activations.base import Activation, At
+from moesaic.checks import option
 from moesaic.errors import ActivationError
 
 
@@ -25,8 +26,8 @@ class GeGLU(Activation):
     approximate: Literal["none", "tanh"] = "none"
 
     def __post_init__(self) -> None:
-        if self.approximate not in ("none", "tanh"):
-            raise ActivationError(f'GeGLU.approximate is {self.approximate!r}, but it needs "none" or "tanh"')
+        checked = option("GeGLU", "approximate", self.approximate, ("none", "tanh"), ActivationError)
+        object.__setattr__(self, "approximate", checked)
 
     @override
     def formula(self, rows: Tensor, at: At) -> Tensor:

@@ -11,6 +11,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from moesaic.activations.base import Activation, At, Constant, constant
+from moesaic.checks import option
 from moesaic.errors import ActivationError
 
 
@@ -52,8 +53,8 @@ class GELU(Activation):
     approximate: Literal["none", "tanh"] = "none"
 
     def __post_init__(self) -> None:
-        if self.approximate not in ("none", "tanh"):
-            raise ActivationError(f'GELU.approximate is {self.approximate!r}, but it needs "none" or "tanh"')
+        checked = option("GELU", "approximate", self.approximate, ("none", "tanh"), ActivationError)
+        object.__setattr__(self, "approximate", checked)
 
     @override
     def formula(self, rows: Tensor, at: At) -> Tensor:

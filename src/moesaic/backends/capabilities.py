@@ -82,6 +82,13 @@ class Accepts:
         if unknown:
             raise BackendError(f"{self.activation.__name__} has no constants {unknown}; it has {sorted(known)}")
 
+    @classmethod
+    def everything(cls, activation: type[Activation]) -> Accepts:
+        """Accept `activation` with every constant free: numbers per expert, choices such as GeGLU's as scalars."""
+        numbers = tuple(f.name for f in fields(activation) if f.metadata.get("constant"))
+        choices = tuple(f.name for f in fields(activation) if not f.metadata.get("constant"))
+        return cls(activation, scalar=choices, per_expert=numbers)
+
     def __repr__(self) -> str:
         return f"Accepts({self.activation.__name__}, scalar={self.scalar!r}, per_expert={self.per_expert!r})"
 
@@ -180,7 +187,8 @@ def _kind_reasons(can: Capabilities, problem: Problem) -> Iterator[Reason]:
         yield Reason(ReasonCode.SCHEME, _one_of(map(repr, can.schemes)), repr(problem.scheme))
     if not any(layout.accepts(problem.layout) for layout in can.layouts):
         yield Reason(ReasonCode.LAYOUT, _one_of(map(repr, can.layouts)), repr(problem.layout))
-    accepting = [a for a in can.activations if isinstance(problem.activation, a.activation)]
+    # Compared as classes: a class derived from a declared one computes something else and is not declared.
+    accepting = [a for a in can.activations if a.activation == problem.activation.__class__]
     if not accepting:
         names = _one_of(a.activation.__name__ for a in can.activations)
         yield Reason(ReasonCode.ACTIVATION, names, repr(problem.activation))

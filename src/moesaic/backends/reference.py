@@ -37,7 +37,7 @@ class Reference(Backend[ExpertWeights]):
         dtypes=DTYPES,
         schemes=(UNQUANTIZED,),
         layouts=(Standard(), PaddedStandard(), GroupedContiguous(), BatchedExperts()),
-        activations=tuple(Accepts(a, per_expert=tuple(a().constants())) for a in ACTIVATIONS),
+        activations=tuple(Accepts.everything(a) for a in ACTIVATIONS),
         bias=True,
         output_norm=True,
         weight_on_input=True,
@@ -71,11 +71,13 @@ class Reference(Backend[ExpertWeights]):
 
     @override
     def workspace(self, problem: Problem, num_rows: int) -> int:
-        # One expert's weights and every row at every stage, in the accumulation dtype.
+        # Every row at every stage in the accumulation dtype, and one expert's weights if they are converted to it.
+        wide = _accumulation(problem)
         pairs = num_rows * problem.top_k if problem.layout.has_routing else num_rows
         columns = 3 * problem.hidden_size + 3 * problem.width + problem.intermediate_size
-        wide = problem.num_weights + pairs * columns + num_rows * problem.hidden_size
-        return _accumulation(problem).itemsize * wide + num_rows * problem.hidden_size * problem.dtype.itemsize
+        converted = 0 if problem.dtype == wide else problem.num_weights
+        elements = converted + pairs * columns + num_rows * problem.hidden_size
+        return wide.itemsize * elements + num_rows * problem.hidden_size * problem.dtype.itemsize
 
 
 def _tokens(batch: TokenBatch, weights: ExpertWeights, problem: Problem) -> Tensor:

@@ -1,9 +1,9 @@
 """TorchGrouped: `torch.nn.functional.grouped_mm` over rows sorted by expert, on CPU and CUDA, differentiable.
 
 Facts of grouped_mm that shape this file (torch 2.11 to 2.14): offsets are int32 ends of groups; every row stride
-is a multiple of 16 bytes; rows past the last end come back uninitialised, in the backward pass too; an end past
-the rows is accepted silently; there is no bias. So dead rows are masked before and after the first product and
-before the sum, and ends are clamped to the rows.
+is a multiple of 16 bytes; rows past the last end come back uninitialised, in the backward pass too, and so does the
+weight gradient of a group without rows; an end past the rows is accepted silently; there is no bias. So dead rows
+are masked before and after the first product and before the sum, and ends are clamped to the rows.
 """
 
 from __future__ import annotations
@@ -146,8 +146,9 @@ def _grouped(batch: GroupedBatch, weights: ExpertWeights, problem: Problem) -> T
     ends = torch.cat([starts[1:], (batch.offsets[-1:] + batch.counts[-1:]).clamp(0, num_rows)])
     position = torch.arange(num_rows, device=ends.device, dtype=torch.int32)
     owner = torch.searchsorted(ends, position, right=True)
-    live = owner < problem.num_experts
-    return _experts(batch.rows, ends, owner.clamp(max=problem.num_experts - 1), live, weights, problem)
+    owner = owner.clamp(max=problem.num_experts - 1)
+    live = (position >= batch.offsets[owner]) & (position < (batch.offsets + batch.counts)[owner])
+    return _experts(_defined(live, batch.rows), ends, owner, live, weights, problem)
 
 
 def _batched(batch: BatchedBatch, weights: ExpertWeights, problem: Problem) -> Tensor:
@@ -156,21 +157,19 @@ def _batched(batch: BatchedBatch, weights: ExpertWeights, problem: Problem) -> T
         slab_counts(batch)
     ends = torch.arange(1, experts + 1, device=batch.rows.device, dtype=torch.int32) * capacity
     owner = torch.arange(experts, device=batch.rows.device).repeat_interleave(capacity)
-    live = torch.arange(capacity, device=batch.rows.device) < batch.counts.unsqueeze(-1)
-    rows = batch.rows.reshape(experts * capacity, hidden)
-    return _experts(rows, ends, owner, live.flatten(), weights, problem).view(experts, capacity, hidden)
+    live = (torch.arange(capacity, device=batch.rows.device) < batch.counts.unsqueeze(-1)).flatten()
+    rows = _defined(live, batch.rows.reshape(experts * capacity, hidden))
+    return _experts(rows, ends, owner, live, weights, problem).view(experts, capacity, hidden)
 
 
 def _experts(
     rows: Tensor, ends: Tensor, expert_ids: Tensor, live: Tensor, weights: ExpertWeights, problem: Problem
 ) -> Tensor:
     """Both projections of sorted rows; dead rows come back as zeros."""
-    first = _live(live, _product(rows, weights.gate_up.data, ends))
-    if weights.gate_up_bias is not None:
-        first = first + weights.gate_up_bias[expert_ids].to(first.dtype)
-    second = _live(live, _product(_activated(problem.activation, first, expert_ids), weights.down.data, ends))
-    if weights.down_bias is not None:
-        second = second + _live(live, weights.down_bias[expert_ids].to(second.dtype))
+    # Each sum is masked after its bias, so that what comes back to a dead row reaches neither bias nor product.
+    first = _live(live, _biased(_product(rows, weights.gate_up.data, ends), weights.gate_up_bias, expert_ids))
+    inner = _activated(problem.activation, first, expert_ids)
+    second = _live(live, _biased(_product(inner, weights.down.data, ends), weights.down_bias, expert_ids))
     if problem.output_norm is not None and weights.output_scale is not None:
         second = problem.output_norm(second.float(), weights.output_scale).to(second.dtype)
     return second
@@ -179,7 +178,15 @@ def _experts(
 def _product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     if rows.shape[0] == 0:
         return rows.new_empty(0, weights.shape[1])
-    return functional.grouped_mm(rows, weights.mT, offs=ends)
+    transposed = weights.mT
+    if transposed.requires_grad and torch.is_grad_enabled():
+        filled = (torch.diff(ends, prepend=ends.new_zeros(1)) > 0).view(-1, 1, 1)
+        transposed.register_hook(lambda gradient: torch.where(filled, gradient, 0))
+    return functional.grouped_mm(rows, transposed, offs=ends)
+
+
+def _biased(rows: Tensor, bias: Tensor | None, expert_ids: Tensor) -> Tensor:
+    return rows if bias is None else rows + bias[expert_ids].to(rows.dtype)
 
 
 def _activated(activation: Activation, rows: Tensor, expert_ids: Tensor) -> Tensor:
@@ -189,6 +196,11 @@ def _activated(activation: Activation, rows: Tensor, expert_ids: Tensor) -> Tens
 def _live(live: Tensor, values: Tensor) -> Tensor:
     """`values`, with exact zeros where not `live`: a product with zero would keep NaN, in the backward pass too."""
     return torch.where(live if live.ndim == values.ndim else live.unsqueeze(-1), values, 0)
+
+
+def _defined(live: Tensor, rows: Tensor) -> Tensor:
+    """`rows`, undefined ones zeroed if gradients are computed: the weights' gradient sums over every row of a group."""
+    return _live(live, rows) if torch.is_grad_enabled() else rows
 
 
 def _expert_range(problem: Problem, like: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""The command line: `moesaic`."""
+"""The command line: `moesaic`, one file per command. Only the answer goes to stdout."""

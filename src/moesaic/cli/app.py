@@ -1,0 +1,53 @@
+"""`moesaic`: the application and its commands."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from moesaic.cli.backends import backends
+from moesaic.cli.commands import Commands
+from moesaic.cli.explain import explain
+from moesaic.cli.machine import machine
+from moesaic.cli.matrix import matrix
+from moesaic.cli.models import models
+from moesaic.cli.printing import print_line
+
+app = typer.Typer(
+    cls=Commands,
+    help="One Mixture-of-Experts layer for PyTorch whose kernels are interchangeable pieces.",
+    epilog="Exit codes: 0 done, 1 the answer is no, 2 bad input.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (machine, backends, models, explain, matrix):
+    app.command()(command)
+
+
+def main() -> None:
+    """The entry point of the command line."""
+    app()
+
+
+@app.callback()
+def moesaic(
+    *,
+    version: Annotated[  # noqa: ARG001  (the callback answers)
+        bool,
+        typer.Option("--version", callback=lambda value: _version(value), is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Run a command."""
+
+
+def _version(asked: bool) -> None:  # noqa: FBT001
+    if asked:
+        try:
+            found = metadata.version("moesaic")
+        except metadata.PackageNotFoundError:
+            found = "unknown version, not installed"
+        print_line(f"moesaic {found}")
+        raise typer.Exit

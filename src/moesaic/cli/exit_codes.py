@@ -1,0 +1,15 @@
+"""What the exit code of `moesaic` says, for scripts."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import final
+
+
+@final
+class ExitCode(IntEnum):
+    """0: done, or yes. 1: the answer is no. 2: the input was bad, and one line on stderr says how to change it."""
+
+    DONE = 0
+    NO = 1
+    BAD_INPUT = 2

@@ -1,0 +1,64 @@
+"""Every claim of every backend against the numpy oracle, with undefined memory poisoned."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from moesaic import BACKENDS, Machine, Reference, bind
+from tests.backends import example, feeding, generated
+from tests.tolerance import assert_close
+
+SUBJECTS = [b for b in (Reference(), *BACKENDS) if any(t.device == "cpu" for t in b.capabilities.targets)]
+CLAIMS = [(b, p) for b in SUBJECTS for p in generated.problems(b)]
+CPU = Machine.current("cpu")
+
+
+def claim_id(value):
+    return value.name if value in SUBJECTS else generated.identify(value)
+
+
+@pytest.mark.parametrize(("backend", "case"), CLAIMS, ids=claim_id)
+def test_claim_equals_the_oracle(backend, case):
+    assert backend.reasons_against(case, CPU) == ()
+    given = example.weights(case)
+    batch, expected, live = feeding.feed(case, given, poison=float("nan"))
+    with torch.no_grad():
+        got = bind(case, given, backends=(backend,))(batch)
+    assert tuple(got.shape) == tuple(batch.rows.shape)
+    assert_close(got[torch.tensor(live)], expected[live], case.dtype)
+
+
+@pytest.mark.parametrize(("backend", "case"), CLAIMS, ids=claim_id)
+def test_undefined_rows_change_no_bit(backend, case):
+    given = example.weights(case)
+    experts = bind(case, given, backends=(backend,))
+    with torch.no_grad():
+        outputs = []
+        for poison in (float("nan"), 1e4, float("inf"), 0.0):
+            batch, _, live = feeding.feed(case, given, poison=poison)
+            outputs.append(experts(batch)[torch.tensor(live)])
+    for output in outputs[1:]:
+        assert torch.equal(output, outputs[0])
+
+
+@pytest.mark.parametrize("backend", SUBJECTS, ids=lambda b: b.name)
+def test_every_declared_activation_and_layout_is_among_the_claims(backend):
+    claimed = [p for b, p in CLAIMS if b is backend]
+    assert {type(p.activation) for p in claimed} == {a.activation for a in backend.capabilities.activations}
+    assert {p.dtype for p in claimed} == set(backend.capabilities.dtypes)
+    assert {p.layout for p in claimed} == set(generated.produced_layouts(backend))
+
+
+@pytest.mark.parametrize("backend", SUBJECTS, ids=lambda b: b.name)
+def test_canonical_weights_come_back_bit_for_bit(backend):
+    for dtype in backend.capabilities.dtypes:
+        case = dataclasses.replace(example.problem(dtype=dtype, bias=True), hidden_size=80)
+        given = example.weights(case)
+        before = [t.clone() for t in given.tensors]
+        experts = bind(case, given, backends=(backend,))
+        returned = experts.canonical()
+        returned.check(case)
+        for original, kept, again in zip(before, given.tensors, returned.tensors, strict=True):
+            assert torch.equal(original, kept)
+            assert torch.equal(original, again)
