@@ -207,10 +207,9 @@ def main() -> None:
     parser.add_argument("--text", type=Path, default=Path(__file__).parent / "data" / "austen.txt")
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint and the log")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
-    for name, default in {"steps": 3000, "batch": 64, "eval-every": 250, "seed": 0}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
-    for name, default in {"lr": 3e-3, "weight-decay": 0.1, "dropout": 0.1, "aux-loss": 0.003}.items():
-        parser.add_argument(f"--{name}", type=float, default=default)
+    numbers = {"steps": 3000, "batch": 64, "eval-every": 250, "seed": 0}
+    for name, default in {**numbers, "lr": 3e-3, "weight-decay": 0.1, "dropout": 0.1, "aux-loss": 0.003}.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
