@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -77,7 +78,7 @@ def routing(problem: Problem, num_tokens: int) -> Routing:
 def read_bandwidth(num_bytes: int = 1 << 30) -> float:
     """Bytes per second that all threads read: the best of several sums over memory far larger than the caches."""
     block = torch.ones(num_bytes // 4)
-    return num_bytes / min(seconds(lambda: block.sum()) for _ in range(5))
+    return num_bytes / min(seconds(block.sum) for _ in range(5))
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -113,13 +114,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
         wanted = oracle(StandardBatch(hidden[:small], _head(route, small))).float()
         for name, layer in layers.items():
             error = (layer(hidden, route)[:small].float() - wanted).pow(2).mean().sqrt() / wanted.std()
-            if not error < 0.03:  # noqa: PLR2004
+            if not error < 0.03:
                 raise SystemExit(f"{name} is wrong at {num_tokens} tokens: rms error over std is {error:.3f}")
         repeats = max(1, min(50, 4000 // (num_tokens * problem.top_k + 60)))
         times: dict[str, list[float]] = {name: [] for name in layers}
         for _ in range(arguments.rounds):
             for name, layer in layers.items():
-                times[name].append(min(seconds(lambda f=layer: f(hidden, route)) for _ in range(repeats)))
+                times[name].append(min(seconds(partial(layer, hidden, route)) for _ in range(repeats)))
         bytes_bound = touched * problem.num_weights * 2 / bandwidth
         rows += [
             {
@@ -168,10 +169,11 @@ def main() -> None:
         here = [row for row in found["rows"] if row["tokens"] == tokens]
         grouped = next(row["microseconds"] for row in here if row["layer"] == "transformers grouped_mm")
         for row in here:
+            micros = row["microseconds"]
             print(
-                f"{tokens:6d} tokens  {row['layer']:26s} {row['microseconds']:11.0f} us  {row['teraflops']:6.3f} TFLOP/s"
-                f"  {grouped / row['microseconds']:5.2f}x grouped_mm"
-                f"  {row['microseconds'] / row['bandwidth_bound_microseconds']:6.2f}x of the bandwidth bound"
+                f"{tokens:6d} tokens  {row['layer']:26s} {micros:11.0f} us  {row['teraflops']:6.3f} TFLOP/s"
+                f"  {grouped / micros:5.2f}x grouped_mm"
+                f"  {micros / row['bandwidth_bound_microseconds']:6.2f}x of the bandwidth bound"
             )
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -30,6 +30,7 @@ from moesaic.backends import BACKENDS as BACKENDS
 from moesaic.backends import Accepts as Accepts
 from moesaic.backends import Backend as Backend
 from moesaic.backends import Capabilities as Capabilities
+from moesaic.backends import Cpu as Cpu
 from moesaic.backends import Reason as Reason
 from moesaic.backends import ReasonCode as ReasonCode
 from moesaic.backends import Reference as Reference

@@ -35,8 +35,8 @@ register_opaque_type(BoundBackend, typ="reference")
 
 @torch.library.custom_op("moesaic::experts", mutates_args=())
 def experts(tensors: list[Tensor], bound: BoundBackend, kind: str, alignment: int) -> Tensor:
-    """Run the experts on a batch that came as tensors."""
-    return bound.run(_assemble(tensors, kind, alignment))
+    """Run the experts on a batch that came as tensors; the rows come back contiguous, as the fake below promises."""
+    return bound.run(_assemble(tensors, kind, alignment)).contiguous()
 
 
 @experts.register_fake

@@ -110,7 +110,7 @@ def bind(
     there = machine if machine is not None else Machine.current(device)
     if there.device != device.type:
         raise WeightsError(
-            f"the weights are on {device}, but the machine is a {there.device} device ({there.name}): move the weights, "
+            f"the weights are on {device}, but the machine is a {there.device} device ({there.name}): move them, "
             "or ask resolve(problem, machine, backends) what would run there"
         )
     resolution = resolve(problem, there, backends)

@@ -60,6 +60,7 @@ def routing(case, num_tokens, seed=2, *, garbage=True):
 
 def as_oracle(case, given):
     """The layer as the dict of arrays that `numpy_oracle` reads."""
+
     def array(t):
         return None if t is None else t.double().numpy()
 

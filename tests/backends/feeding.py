@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from tests.backends import example, numpy_oracle
 
 from moesaic import (
     BatchedBatch,
@@ -13,7 +14,6 @@ from moesaic import (
     Routing,
     StandardBatch,
 )
-from tests.backends import example, numpy_oracle
 
 COUNTS = (7, 1, 0, 11, 4)
 """Rows per expert in the layouts without routing; expert 2 is empty."""

@@ -2,8 +2,9 @@
 
 import dataclasses
 
-from moesaic import BatchedExperts, GroupedContiguous, OutputNorm, PaddedStandard, Standard
 from tests.backends import example
+
+from moesaic import BatchedExperts, GroupedContiguous, OutputNorm, PaddedStandard, Standard
 
 MOVED = {
     "alpha": 1.702,

@@ -5,6 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from tests.backends import example, feeding, numpy_oracle
+from tests.backends.peak_memory import peak_bytes
+from tests.tolerance import assert_close
 
 from moesaic import (
     BACKENDS,
@@ -21,9 +24,6 @@ from moesaic import (
     bind,
 )
 from moesaic.errors import BatchError
-from tests.backends import example, feeding, numpy_oracle
-from tests.backends.peak_memory import peak_bytes
-from tests.tolerance import assert_close
 
 SUBJECTS = [b for b in (Reference(), *BACKENDS) if any(t.device == "cpu" for t in b.capabilities.targets)]
 every_backend = pytest.mark.parametrize("backend", SUBJECTS, ids=lambda b: b.name)
@@ -154,7 +154,9 @@ def test_a_padded_consumer_is_fed_no_padding_and_nothing_but_padding(backend):
     rows, routing = example.rows(case, 6), example.routing(case, 6, garbage=False)
     with torch.no_grad():
         padded = experts(PaddedStandardBatch(rows, routing))
-        standard = bind(example.problem(bias=True), example.weights(case), backends=(backend,))(StandardBatch(rows, routing))
+        standard = bind(example.problem(bias=True), example.weights(case), backends=(backend,))(
+            StandardBatch(rows, routing)
+        )
         assert torch.equal(padded, standard)
         assert torch.equal(experts(StandardBatch(rows, routing)), standard)
         nothing = Routing(torch.full((6, 3), -1, dtype=torch.int32), torch.full((6, 3), torch.nan))

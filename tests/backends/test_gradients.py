@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.backends import example
 
 from moesaic import (
     BACKENDS,
@@ -20,7 +21,6 @@ from moesaic import (
     bind,
 )
 from moesaic.errors import GradientError
-from tests.backends import example
 
 DIFFERENTIABLE = [b for b in BACKENDS if b.capabilities.differentiable]
 OTHERS = [b for b in BACKENDS if not b.capabilities.differentiable]
@@ -60,7 +60,9 @@ def test_gradients_equal_the_reference_and_skip_inactive_slots(backend, weight_o
     for subject in (backend, Reference()):
         tensors, rows = leaves(case), example.rows(case, 23).requires_grad_()
         p = routing.topk_weights.clone().requires_grad_()
-        output = bind(case, from_leaves(tensors), backends=(subject,))(StandardBatch(rows, Routing(routing.topk_ids, p)))
+        output = bind(case, from_leaves(tensors), backends=(subject,))(
+            StandardBatch(rows, Routing(routing.topk_ids, p))
+        )
         poisoned = torch.full((1 << 20,), torch.nan)  # freed at once: the next uninitialised block may hold NaN
         del poisoned
         output.square().sum().backward()

@@ -33,6 +33,7 @@ def test_the_rule_sees_float32_logits_and_token_ids():
     assert seen[0][1] is token_ids
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "returned",
     [
@@ -48,6 +49,7 @@ def test_anything_but_two_tensors_for_these_tokens_is_an_error(returned):
         CustomRouter(lambda logits, token_ids: returned)(torch.zeros(2, 4))
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("ids", "weights"),
     [
@@ -61,6 +63,7 @@ def test_the_result_is_checked_as_routing(ids, weights):  # F30
         CustomRouter(lambda logits, token_ids: (ids, weights))(torch.zeros(2, 4))
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_rule_must_be_callable():
     with pytest.raises(RouterError, match="needs a callable"):
         CustomRouter("softmax")

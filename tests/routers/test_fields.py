@@ -13,6 +13,7 @@ NAN, INF = float("nan"), float("inf")
 WITH_TENSORS = [r for r in EXAMPLES if r not in WITHOUT_TENSORS][:-1]
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -36,6 +37,7 @@ def test_a_wrong_field_is_named(changes, message):
         SoftmaxTopK(**{"num_experts": 8, "top_k": 2, **changes})
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "bias", [None, [0.0] * 4, torch.zeros(3), torch.zeros(1, 4), torch.zeros(4).int(), torch.tensor(0.0)]
 )
@@ -64,6 +66,7 @@ def test_without_tensors_the_repr_evaluates(router):
     assert repr(again) == repr(router)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_equal_values_are_one_router():
     given = SoftmaxTopK(np.int64(8), torch.tensor(2).item(), scaling_factor=np.float32(2), epsilon=torch.tensor(0.0))
     assert repr(given) == repr(SoftmaxTopK(8, 2, scaling_factor=2.0))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.routers import oracle
 from tests.routers.comparing import assert_routes, random_bias, random_logits, scores
@@ -123,7 +123,6 @@ def test_a_nan_group_is_kept():
     assert routing.topk_weights.isnan().all()
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(1, 4), st.integers(2, 4), st.data())
 def test_ties_between_groups_and_experts_go_to_the_lower_id(num_groups, size, data):
     num_experts = num_groups * size

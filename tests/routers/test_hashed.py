@@ -57,12 +57,14 @@ def test_no_tokens():
     assert HashedTopK(4, TABLE)(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)).topk_ids.shape == (0, 2)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("table", [torch.zeros(3), torch.zeros(3, 2), torch.zeros(0, 2).int(), [[0, 1]]])
 def test_a_table_of_something_else_is_an_error(table):
     with pytest.raises(RouterError, match=r"HashedTopK\.table"):
         HashedTopK(4, table)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("token_ids", [None, torch.zeros(3, dtype=torch.int64)])
 def test_token_ids_are_required_one_per_token(token_ids):
     with pytest.raises(RouterError, match="token_ids"):

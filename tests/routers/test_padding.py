@@ -32,6 +32,7 @@ def test_three_live_rows_of_five(router, as_tensor):
         assert (routing.identity_weights[3:] == 0).all()
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("num_valid", "left"), [(0, 0), (1, 1), (2, 2), (9, 2), (np.int64(1), 1)])
 def test_any_number_of_live_rows(num_valid, left):
     routing = deactivate_padding(Routing(torch.tensor([[0], [1]]), torch.ones(2, 1)), num_valid)
@@ -46,7 +47,8 @@ def test_the_given_routing_is_unchanged():
     assert given.identity_weights.tolist() == [1.0, 1.0]
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("num_valid", [-1, torch.tensor([1]), torch.tensor(1.0)])
 def test_anything_but_a_count_is_an_error(num_valid):
-    with pytest.raises((RouterError, TypeError), match="num_valid"):
+    with pytest.raises(RouterError, match="num_valid"):
         deactivate_padding(Routing(torch.tensor([[0]]), torch.ones(1, 1)), num_valid)

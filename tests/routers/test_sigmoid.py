@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.routers import oracle
 from tests.routers.comparing import assert_routes, random_bias, random_logits, scores
@@ -48,7 +48,7 @@ def test_scores_that_are_all_zero_weigh_zero(epsilon):  # F40: float32 sigmoid(-
 
 
 def test_subnormal_scores_are_renormalised():
-    assert_routes(SigmoidTopK(3, 2, renormalize=True)(torch.full((1, 3), -90.0)), [([0, 1], [0.5, 0.5])])
+    assert_routes(SigmoidTopK(3, 2, renormalize=True)(torch.full((1, 3), -88.0)), [([0, 1], [0.5, 0.5])])
 
 
 def test_epsilon_is_added_to_the_sum():
@@ -78,7 +78,6 @@ def test_one_nan_logit_is_selected_and_seen():
     assert routing.topk_weights.isnan().tolist() == [[True, False], [False, False]]
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([-1.0, 0.0, 0.25])), min_size=1, max_size=12), st.data())
 def test_ties_go_to_the_lower_id(pairs, data):
     row, bias = [float(level) for level, _ in pairs], [b for _, b in pairs]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.routers import oracle
 from tests.routers.comparing import assert_routes, probabilities, random_bias, random_logits
@@ -78,7 +78,6 @@ def test_scaling_factor_is_applied_once():  # F32
     assert_routes(SoftmaxTopK(2, 1, renormalize=True, scaling_factor=2.5)(torch.tensor([[3.0, 1.0]])), [([0], [2.5])])
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=12), st.data())
 def test_ties_go_to_the_lower_id(levels, data):
     row = [float(level) for level in levels]

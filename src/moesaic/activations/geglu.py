@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 from torch import Tensor
-from torch.nn import functional
 from typing_extensions import override
 
 from moesaic.activations.base import Activation, At
+from moesaic.activations.gelu_forms import gelu
 from moesaic.checks import option
 from moesaic.errors import ActivationError
 
@@ -32,4 +32,4 @@ class GeGLU(Activation):
     @override
     def formula(self, rows: Tensor, at: At) -> Tensor:
         gate, up = rows.chunk(2, dim=-1)
-        return functional.gelu(gate, approximate=self.approximate) * up
+        return gelu(gate, self.approximate) * up

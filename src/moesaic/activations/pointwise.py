@@ -7,10 +7,10 @@ from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from typing_extensions import override
 
 from moesaic.activations.base import Activation, At, Constant, constant
+from moesaic.activations.gelu_forms import gelu
 from moesaic.checks import option
 from moesaic.errors import ActivationError
 
@@ -58,7 +58,7 @@ class GELU(Activation):
 
     @override
     def formula(self, rows: Tensor, at: At) -> Tensor:
-        return functional.gelu(rows, approximate=self.approximate)
+        return gelu(rows, self.approximate)
 
 
 @final

@@ -9,8 +9,9 @@ from moesaic.backends.capabilities import Reason as Reason
 from moesaic.backends.capabilities import ReasonCode as ReasonCode
 from moesaic.backends.capabilities import Requires as Requires
 from moesaic.backends.capabilities import Target as Target
+from moesaic.backends.cpu import Cpu as Cpu
 from moesaic.backends.reference import Reference as Reference
 from moesaic.backends.torch_grouped import TorchGrouped as TorchGrouped
 
-BACKENDS: tuple[Backend[Any], ...] = (TorchGrouped(),)
+BACKENDS: tuple[Backend[Any], ...] = (Cpu(), TorchGrouped())
 """The backends of the package, best first; `Reference` is not among them and runs only when named."""

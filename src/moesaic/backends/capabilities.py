@@ -230,4 +230,10 @@ def _size_reasons(can: Capabilities, problem: Problem) -> Iterator[Reason]:
 
 def _one_of(names: Iterable[str]) -> str:
     options = sorted(set(names))
-    return options[0] if len(options) == 1 else "one of " + ", ".join(options)
+    match options:
+        case []:
+            return "one that is declared, but none is"
+        case [only]:
+            return only
+        case _:
+            return "one of " + ", ".join(options)

@@ -181,7 +181,11 @@ def _product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     transposed = weights.mT
     if transposed.requires_grad and torch.is_grad_enabled():
         filled = (torch.diff(ends, prepend=ends.new_zeros(1)) > 0).view(-1, 1, 1)
-        transposed.register_hook(lambda gradient: torch.where(filled, gradient, 0))
+
+        def keep_filled(gradient: Tensor) -> Tensor:
+            return torch.where(filled, gradient, 0)
+
+        transposed.register_hook(keep_filled)
     return functional.grouped_mm(rows, transposed, offs=ends)
 
 

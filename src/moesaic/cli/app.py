@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from moesaic.cli.backends import backends
+from moesaic.cli.bench import bench
 from moesaic.cli.commands import Commands
+from moesaic.cli.demo import demo
 from moesaic.cli.explain import explain
 from moesaic.cli.machine import machine
 from moesaic.cli.matrix import matrix
@@ -23,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (machine, backends, models, explain, matrix):
+for command in (machine, backends, models, explain, matrix, bench, demo):
     app.command()(command)
 
 
@@ -32,18 +34,7 @@ def main() -> None:
     app()
 
 
-@app.callback()
-def moesaic(
-    *,
-    version: Annotated[  # noqa: ARG001  (the callback answers)
-        bool,
-        typer.Option("--version", callback=lambda value: _version(value), is_eager=True, help="Print the version."),
-    ] = False,
-) -> None:
-    """Run a command."""
-
-
-def _version(asked: bool) -> None:  # noqa: FBT001
+def _version(asked: bool) -> bool:  # noqa: FBT001
     if asked:
         try:
             found = metadata.version("moesaic")
@@ -51,3 +42,15 @@ def _version(asked: bool) -> None:  # noqa: FBT001
             found = "unknown version, not installed"
         print_line(f"moesaic {found}")
         raise typer.Exit
+    return asked
+
+
+@app.callback()
+def moesaic(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Run a command."""
+    del version  # answered by the callback

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from moesaic.cli.exit_codes import ExitCode
 from moesaic.cli.printing import print_note
-from moesaic.errors import MoesaicError
+from moesaic.errors import MoesaicError, NoBackendError
 
 
 @final
@@ -23,6 +23,9 @@ class Commands(TyperGroup):
         del standalone_mode  # errors are printed here, so the group below must raise them
         try:
             code = TyperGroup.main(self, *args, standalone_mode=False, **options)
+        except NoBackendError as fault:
+            print_note(f"moesaic: {fault}")
+            sys.exit(ExitCode.NO)
         except MoesaicError as fault:
             _complain(str(fault))
         except TyperException as fault:

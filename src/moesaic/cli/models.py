@@ -21,14 +21,14 @@ def models(
         _print_one(known_model(name), as_json=as_json)
         return
     if as_json:
-        unsized = [{"name": unsized, "known": known} for unsized, known in UNSIZED]
-        print_json({"models": [as_document(model) for model in MODELS], "unsized": unsized})
+        without_problem = [{"name": unsized, "known": known} for unsized, known in UNSIZED]
+        print_json({"models": [as_document(model) for model in MODELS], "unsized": without_problem})
         return
     columns = ("model", "H", "I", "E", "K", "activation", "weights")
     print_table(columns, map(_row, MODELS), numbers=("H", "I", "E", "K", "weights"))
     print_line()
-    for name, known in UNSIZED:
-        print_line(f"{name}: {known}")
+    for unsized, known in UNSIZED:
+        print_line(f"{unsized}: {known}")
 
 
 def as_document(model: KnownModel) -> dict[str, object]:

@@ -10,7 +10,8 @@ from typing import Annotated, Any, final
 
 import typer
 
-from moesaic.cli.checkpoint_problem import checkpoint_problem, is_directory_name
+from moesaic.cli.checkpoint import names_directory
+from moesaic.cli.checkpoint_problem import checkpoint_problem
 from moesaic.cli.reading import read_as, read_dtype, read_value
 from moesaic.errors import ParseError
 from moesaic.models import known_model
@@ -70,7 +71,7 @@ class AskedProblem:
             return replace(read_as(Problem, self.problem, "--problem"), **given)
         if self.model is None:
             return _from_fields(given)
-        if is_directory_name(self.model):
+        if names_directory(self.model):
             return replace(checkpoint_problem(self.model, trust_remote_code=trust_remote_code), **given)
         return replace(known_model(self.model).problem, **given)
 

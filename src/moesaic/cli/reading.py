@@ -51,3 +51,11 @@ def read_device(text: str) -> torch.device:
         return torch.device(text)
     except RuntimeError:
         raise ParseError(f"{text!r} is not a device: it needs cpu, cuda or cuda:N") from None
+
+
+def read_counts(text: str, option: str) -> tuple[int, ...]:
+    """Whole numbers above zero, separated by commas."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 and int(part) for part in parts):
+        raise ParseError(f"{option} got {text!r}, but it needs whole numbers above zero, for instance 1,16,256")
+    return tuple(int(part) for part in parts)

@@ -95,7 +95,7 @@ SIGMOID_ROUTED: tuple[KnownModel, ...] = (
         model_hidden_size=2304,
         router=f"{_BIASED}, times 2.446",
         shared="1",
-        stored="not published",
+        stored="none usual",
         source=TRANSFORMERS,
     ),
     KnownModel(
@@ -257,7 +257,7 @@ SIGMOID_ROUTED: tuple[KnownModel, ...] = (
         ),
         model_hidden_size=4608,
         router=f"{_BIASED}, times 8",
-        shared="not published",
+        shared="not stated",
         stored="MXFP8",
         source=TRANSFORMERS,
     ),

@@ -15,8 +15,10 @@ MODELS: tuple[KnownModel, ...] = tuple(sorted((*SOFTMAX_ROUTED, *SIGMOID_ROUTED)
 UNSIZED: tuple[tuple[str, str], ...] = (
     (
         "muse-spark",
-        "256 experts of intermediate size 4096, 8 for a token, SwiGLU, a norm of each expert's output, sigmoid router "
-        "with a correction bias; the width of the latent space that the experts see, of 8192, is not published",
+        (
+            "256 experts of intermediate size 4096, 8 for a token, SwiGLU, a norm of each expert's output, sigmoid "
+            "router with a correction bias; the width of the latent space that the experts see is not published"
+        ),
     ),
 )
 """Models with a layer that cannot be a `Problem`, because a dimension is not published, and what is known of them."""

@@ -19,7 +19,7 @@ import torch
 
 from moesaic.activations import Activation
 from moesaic.integrations.transformers.fits import gated_candidates, plain_candidates
-from moesaic.integrations.transformers.pointwise import Function, Pointwise
+from moesaic.integrations.transformers.pointwise import Function, as_pointwise
 
 
 @final
@@ -38,7 +38,7 @@ def identify(function: Function, *, gated: bool, device: torch.device | None = N
     `device`, in float32 where it does not take float64; an activation is accepted only if it agrees on a grid
     that reaches beyond all its limits.
     """
-    f = Pointwise.of(function, gated=gated, device=device or torch.device("cpu"))
+    f = as_pointwise(function, gated=gated, device=device or torch.device("cpu"))
     if f is None:
         return None
     for candidate in gated_candidates(f) if gated else plain_candidates(f):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -47,19 +47,6 @@ class Pointwise:
     interleaved: bool
     exact: bool
 
-    @classmethod
-    def of(cls, function: Function, *, gated: bool, device: torch.device) -> Self | None:
-        """`function` as a pointwise one, or None if it is not one or cannot be evaluated."""
-        for dtype in (torch.float64, torch.float32):
-            try:
-                found = _columns(function, gated=gated, dtype=dtype, device=device)
-            except FAULTS:
-                continue
-            if found is not None:
-                interleaved, exact = found
-                return cls(function, gated, dtype, device, interleaved, exact)
-        return None
-
     @property
     def tolerance(self) -> float:
         """How far two evaluations of one formula may lie apart, relative to its values."""
@@ -83,6 +70,19 @@ class Pointwise:
         size = expected.abs()
         largest = size[points.abs() <= 12].amax(0, keepdim=True)
         return bool(((got - expected).abs() <= self.tolerance * (1 + size + largest)).all())
+
+
+def as_pointwise(function: Function, *, gated: bool, device: torch.device) -> Pointwise | None:
+    """`function` as a pointwise one, or None if it is not one or cannot be evaluated."""
+    for dtype in (torch.float64, torch.float32):
+        try:
+            found = _columns(function, gated=gated, dtype=dtype, device=device)
+        except FAULTS:
+            continue
+        if found is not None:
+            interleaved, exact = found
+            return Pointwise(function, gated, dtype, device, interleaved, exact)
+    return None
 
 
 def _columns(function: Function, *, gated: bool, dtype: torch.dtype, device: torch.device) -> tuple[bool, bool] | None:
@@ -127,4 +127,4 @@ def _points(activation: Activation, dtype: torch.dtype, device: torch.device) ->
 
 
 def _numbers(constants: dict[str, Any]) -> list[float]:
-    return [value for value in constants.values() if isinstance(value, float) and value != 0]
+    return [value for value in constants.values() if isinstance(value, float)]

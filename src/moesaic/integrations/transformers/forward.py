@@ -1,0 +1,83 @@
+"""The function that transformers calls for every experts module, and its registration."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers.integrations.finegrained_fp8 import FP8ExpertsInterface
+from transformers.integrations.moe import ExpertsInterface
+
+from moesaic.backends import BACKENDS
+from moesaic.batches import Routing, StandardBatch
+from moesaic.errors import GradientError, PatchError
+from moesaic.integrations.transformers.bound import Bound, Unbound, attach, state_of
+from moesaic.integrations.transformers.examine import Refused, examine
+
+NAME = "moesaic"
+"""The experts implementation's name in transformers."""
+
+
+def register(name: str = NAME) -> None:
+    """Make moesaic known to transformers: `from_pretrained(..., experts_implementation="moesaic")`.
+
+    Each experts module is bound to a backend by its first call; `patch` does it at once and says what it covers.
+    """
+    # A name that is only in one of the two maps is accepted by transformers and fails in the first layer.
+    ExpertsInterface.register(name, experts_forward)
+    FP8ExpertsInterface.register(name, experts_forward)
+
+
+def experts_forward(module: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    """Run one experts module; `hidden_states` [T, H], `top_k_index` and `top_k_weights` [T, K].
+
+    Ids outside the experts, -1 and the number of experts among them, are inactive slots. Raises PatchError if the
+    module is not bound and cannot be.
+    """
+    match state_of(module):
+        case Unbound(forward):
+            return forward(module, hidden_states, top_k_index, top_k_weights)
+        case Bound() as bound:
+            return _run(module, bound, hidden_states, Routing(top_k_index, top_k_weights.float()))
+        case None:
+            bound = _bind_first(module)
+            return _run(module, bound, hidden_states, Routing(top_k_index, top_k_weights.float()))
+
+
+def _run(module: nn.Module, bound: Bound, hidden_states: Tensor, routing: Routing) -> Tensor:
+    if torch.is_grad_enabled() and (bound.trainable or hidden_states.requires_grad):
+        _check_gradients(module, bound)
+    if torch.is_autocast_enabled(hidden_states.device.type):  # as transformers' own functions do
+        rows = hidden_states.to(bound.experts.problem.dtype)
+        return bound.experts(StandardBatch(rows, routing)).to(hidden_states.dtype)
+    return bound.experts(StandardBatch(hidden_states, routing))
+
+
+def _check_gradients(module: nn.Module, bound: Bound) -> None:
+    backend = bound.experts.backend
+    if not backend.capabilities.differentiable:
+        raise GradientError(
+            f"{module.__class__.__name__} runs on the backend {backend.name}, which computes no gradients: call the "
+            "model under torch.no_grad(), or patch it with a differentiable backend, patch(model, "
+            "backends=(TorchGrouped(),))"
+        )
+    if bound.frozen:
+        raise GradientError(
+            f"{module.__class__.__name__} cannot be trained: the backend {backend.name} runs on a copy of "
+            f"{', '.join(bound.frozen)}, which would get no gradients. Call the model under torch.no_grad(), or "
+            "freeze them with requires_grad_(False) before patching"
+        )
+
+
+def _bind_first(module: nn.Module) -> Bound:
+    if torch.compiler.is_compiling():
+        raise PatchError(
+            f"{module.__class__.__name__} is not bound to a backend yet, which cannot be done while compiling: call "
+            "patch(model), or the model once, before torch.compile"
+        )
+    examined = examine(module, BACKENDS)
+    if isinstance(examined, Refused):
+        raise PatchError(
+            f"{module.__class__.__name__} cannot run through moesaic: {'; '.join(map(str, examined.gaps))}. Choose "
+            'another implementation with model.set_experts_implementation("grouped_mm")'
+        )
+    return attach(module, examined)

@@ -1,0 +1,137 @@
+"""patch: let a transformers model run its experts through moesaic, all that can be or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS, FP8Experts
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+from moesaic.backends import BACKENDS, Backend
+from moesaic.errors import PatchError
+from moesaic.integrations.transformers.bound import (
+    GUARDED,
+    SLOT,
+    Bound,
+    Unbound,
+    attach,
+    cannot_move,
+    detach,
+    moves,
+    state_of,
+)
+from moesaic.integrations.transformers.discovery import Found, find_layers
+from moesaic.integrations.transformers.examine import Examined, Refused, examine
+from moesaic.integrations.transformers.forward import NAME, register
+from moesaic.integrations.transformers.report import LayerReport, PatchReport
+
+IMPLEMENTATION = "_experts_implementation_internal"
+"""Where a transformers configuration keeps the name of its experts implementation."""
+
+BEFORE = "_moesaic_before"
+"""The attribute of a patched model with the implementation that each of its configurations had."""
+
+
+def patch(model: PreTrainedModel, *, backends: Sequence[Backend[Any]] = BACKENDS, strict: bool = False) -> PatchReport:
+    """Run the experts of `model` through moesaic and report every MoE layer, covered or not.
+
+    Weights are taken over, not doubled. All layers are examined before the first is changed; if a later step fails,
+    the model is given back as it was and the error passes through. Raises PatchError, with the report, if no layer
+    can be covered, if `strict` and one cannot, or if the model is patched already.
+    """
+    layers = find_layers(model)
+    _check_unpatched(model, layers)
+    examined = [examine(layer.module, backends) for layer in layers]
+    report = PatchReport(tuple(map(_layer_report, layers, examined)))
+    if not report.covered:
+        raise PatchError(f"{model.__class__.__name__} was not patched: no layer can run through moesaic\n{report}")
+    if strict and report.not_covered:
+        raise PatchError(f"{model.__class__.__name__} was not patched: strict=True covers all layers or none\n{report}")
+    before = _implementations(model, layers)
+    try:
+        for layer, found in zip(layers, examined, strict=True):
+            if isinstance(found, Examined):
+                attach(layer.module, found)
+            elif layer.decorated:
+                setattr(layer.module, SLOT, Unbound(_own_forward(layer.module)))
+        _switch(model, layers)
+    except BaseException as fault:
+        _give_back(layers, before)
+        fault.add_note(f"while {model.__class__.__name__} was patched; it was left as it was")
+        raise
+    setattr(model, BEFORE, before)
+    setattr(model, GUARDED, MethodType(_apply_unless_it_moves, model))
+    return report
+
+
+def unpatch(model: PreTrainedModel) -> None:
+    """Give `model` its weights and its experts implementation back. Raises PatchError if it is not patched."""
+    layers = find_layers(model)
+    if not any(state_of(layer.module) for layer in layers):
+        raise PatchError(f"{model.__class__.__name__} is not patched, so there is nothing to give back")
+    _give_back(layers, vars(model).get(BEFORE, ()))
+    for name in (BEFORE, GUARDED):
+        if name in vars(model):
+            delattr(model, name)
+
+
+def _check_unpatched(model: nn.Module, layers: Sequence[Found]) -> None:
+    bound = [layer.name for layer in layers if state_of(layer.module)]
+    if bound:
+        raise PatchError(
+            f"{model.__class__.__name__} is patched already ({len(bound)} layers, the first is {bound[0]}): "
+            "call unpatch(model) first"
+        )
+
+
+def _layer_report(layer: Found, examined: Examined | Refused) -> LayerReport:
+    gaps = examined.gaps if isinstance(examined, Refused) else ()
+    return LayerReport(layer.name, layer.module.__class__.__name__, examined.resolution, gaps)
+
+
+def _own_forward(module: nn.Module) -> Callable[..., Tensor]:
+    """What an experts module that is not covered runs now."""
+    interface = ALL_FP8_EXPERTS_FUNCTIONS if isinstance(module, FP8Experts) else ALL_EXPERTS_FUNCTIONS
+    eager = vars(module.__class__.forward)["__wrapped__"]
+    return interface.get_interface(vars(vars(module)["config"])[IMPLEMENTATION], eager)
+
+
+def _implementations(model: nn.Module, layers: Sequence[Found]) -> tuple[tuple[Any, str | None], ...]:
+    """Every configuration that `set_experts_implementation` may change, with its implementation."""
+    configs = [module.config for module in model.modules() if isinstance(module, PreTrainedModel)]
+    configs += [vars(layer.module)["config"] for layer in layers if layer.decorated]
+    return tuple((config, vars(config)[IMPLEMENTATION]) for config in {id(c): c for c in configs}.values())
+
+
+def _switch(model: PreTrainedModel, layers: Sequence[Found]) -> None:
+    register()
+    model.set_experts_implementation(NAME)
+    for layer in layers:
+        if layer.decorated and vars(vars(layer.module)["config"])[IMPLEMENTATION] != NAME:
+            raise PatchError(
+                f"{layer.name} did not follow {model.__class__.__name__}.set_experts_implementation({NAME!r}): its "
+                "configuration belongs to no part of the model; patch the part that holds it"
+            )
+
+
+def _give_back(layers: Sequence[Found], before: Sequence[tuple[Any, str | None]]) -> None:
+    for layer in layers:
+        detach(layer.module)
+    for config, implementation in before:
+        vars(config)[IMPLEMENTATION] = implementation
+
+
+def _apply_unless_it_moves(
+    model: nn.Module,
+    change: Callable[[Tensor], Tensor],
+    recurse: bool = True,  # noqa: FBT001, FBT002 - torch's signature
+) -> nn.Module:
+    for module in model.modules():
+        bound = state_of(module)
+        if isinstance(bound, Bound) and moves(bound, change):
+            raise PatchError(cannot_move(model.__class__.__name__))
+    return model.__class__._apply(model, change, recurse)  # noqa: SLF001 - the method that this one stands before

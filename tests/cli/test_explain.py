@@ -1,0 +1,123 @@
+import pytest
+import torch
+
+from moesaic import KNOWN_MACHINES, BatchedExperts, GroupedContiguous, Machine, Problem, SwiGLU, resolve
+from moesaic.cli.backend_choice import all_backends
+from moesaic.cli.explain import as_document, chosen_name
+from moesaic.cli.problem_options import FIELD_OPTIONS
+from moesaic.cli.reading import read_value
+from moesaic.models import MODELS, known_model
+
+FLAGS = ("--experts", "8", "--top-k", "2", "--hidden", "64", "--intermediate", "32", "--activation", "SwiGLU(limit=7.0)")
+PROBLEM = Problem(num_experts=8, top_k=2, hidden_size=64, intermediate_size=32, activation=SwiGLU(limit=7.0))
+
+
+def problem_of(answer):
+    return read_value(answer.document["problem"])
+
+
+def test_json_has_exactly_the_documented_keys(moesaic):
+    answer = moesaic("explain", *FLAGS, "--machine", "cpu-amx", "--json")
+    assert answer.code == 0
+    assert answer.err == ""
+    document = answer.document
+    assert list(document) == ["problem", "machine", "backend", "verdicts"]
+    assert problem_of(answer) == PROBLEM
+    assert read_value(document["machine"]) == dict(KNOWN_MACHINES)["cpu-amx"]
+    assert isinstance(document["backend"], str)
+    for verdict in document["verdicts"]:
+        assert list(verdict) == ["backend", "eligible", "reasons"]
+        assert verdict["eligible"] is (not verdict["reasons"])
+        for reason in verdict["reasons"]:
+            assert list(reason) == ["code", "wanted", "got"]
+            assert all(isinstance(value, str) for value in reason.values())
+    assert document["verdicts"][-1]["backend"] == "reference"
+
+
+def test_the_oracle_is_never_chosen_unless_it_is_named(moesaic):
+    flags = (*FLAGS, "--dtype", "float64", "--json")
+    answer = moesaic("explain", *flags)
+    assert answer.code == 1
+    assert answer.document["backend"] is None
+    assert answer.document["verdicts"][-1] == {"backend": "reference", "eligible": True, "reasons": []}
+    assert all(v["reasons"] for v in answer.document["verdicts"][:-1])
+    named = moesaic("explain", *flags, "--backend", "reference")
+    assert named.code == 0
+    assert named.document["backend"] == "reference"
+
+
+def test_one_backend_is_asked_by_name_and_says_every_reason(moesaic):
+    answer = moesaic("explain", *FLAGS, "--hidden", "63", "--dtype", "float64", "--backend", "torch_grouped", "--json")
+    assert answer.code == 1
+    [verdict] = answer.document["verdicts"]
+    assert [reason["code"] for reason in verdict["reasons"]] == ["dtype", "hidden_size"]
+
+
+def test_text_marks_the_oracle_and_the_choice(moesaic):
+    answer = moesaic("explain", *FLAGS, "--machine", "h200")
+    assert answer.code == 0
+    assert "NVIDIA H200" in answer.out
+    assert "reference       oracle, runs only when named" in answer.out
+    assert answer.out.rstrip().endswith("runs it")
+    declined = moesaic("explain", *FLAGS, "--dtype", "float64")
+    assert "dtype: needs one of" in declined.out
+    assert declined.out.rstrip().endswith("no backend serves this problem here")
+
+
+@pytest.mark.parametrize(
+    ("option", "field", "value"),
+    [
+        (("--dtype", "float16"), "dtype", torch.float16),
+        (("--dtype", "torch.float32"), "dtype", torch.float32),
+        (("--layout", "BatchedExperts"), "layout", BatchedExperts()),
+        (("--layout", "GroupedContiguous(alignment=128)"), "layout", GroupedContiguous(128)),
+        (("--bias",), "bias", True),
+        (("--weight-on-input",), "weight_on_input", True),
+        (("--no-inactive-slots",), "inactive_slots", False),
+        (("--no-duplicate-ids",), "duplicate_ids", False),
+        (("--deterministic",), "deterministic", True),
+        (("--graph-capture",), "graph_capture", True),
+        (("--differentiable",), "differentiable", True),
+        (("--activation", "ReLU2"), "activation", read_value("ReLU2()")),
+        (("--output-norm", "OutputNorm(eps=1e-5)"), "output_norm", read_value("OutputNorm(eps=1e-5)")),
+    ],
+)
+def test_every_option_sets_its_field_over_flags_a_repr_and_a_model(moesaic, option, field, value):
+    for start in (FLAGS, ("--problem", repr(PROBLEM)), ("--model", "gpt-oss-20b")):
+        assert getattr(problem_of(moesaic("explain", *start, *option, "--json")), field) == value
+
+
+def test_every_field_of_a_problem_has_an_option():
+    assert [option.field for option in FIELD_OPTIONS] == list(Problem.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("name", [name for name, _ in KNOWN_MACHINES])
+def test_every_model_is_answered_on_every_known_machine(moesaic, name):
+    for model in MODELS:
+        resolution = resolve(model.problem, dict(KNOWN_MACHINES)[name], all_backends())
+        document = as_document(resolution, chosen_name(resolution, named=False))
+        assert (document["backend"] is None) is (not any(v.eligible for v in resolution.verdicts[:-1]))
+    answer = moesaic("explain", "--model", MODELS[0].name, "--machine", name, "--json")
+    assert answer.code == (1 if answer.document["backend"] is None else 0)
+    assert problem_of(answer) == MODELS[0].problem
+
+
+def test_a_machine_can_be_given_as_its_repr(moesaic):
+    machine = Machine(device="cuda", name="future", architecture="sm_130", processors=1, memory_bytes=1)
+    answer = moesaic("explain", *FLAGS, "--machine", repr(machine), "--json")
+    assert read_value(answer.document["machine"]) == machine
+
+
+def test_a_checkpoint_directory_is_read_without_its_weights(moesaic, tiny_model, tmp_path):
+    (tmp_path / "config.json").write_text((tiny_model / "config.json").read_text())
+    answer = moesaic("explain", "--model", str(tmp_path), "--json")
+    assert problem_of(answer) == Problem(
+        num_experts=4, top_k=2, hidden_size=32, intermediate_size=16, activation=SwiGLU()
+    )
+
+
+def test_a_checkpoint_of_a_real_size_is_read_in_no_memory(moesaic, tmp_path):
+    from transformers import MixtralConfig
+
+    MixtralConfig(dtype="bfloat16").save_pretrained(tmp_path)
+    assert problem_of(moesaic("explain", "--model", str(tmp_path), "--json")) == known_model("mixtral-8x7b").problem
