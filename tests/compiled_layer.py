@@ -3,6 +3,7 @@
 It runs in a process of its own, because the run-time type checks of the test run cannot be traced.
 """
 
+import dataclasses
 import itertools
 import sys
 import traceback
@@ -12,7 +13,9 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from moesaic import (
+    BatchedBatch,
     BatchedExperts,
+    GroupedBatch,
     GroupedContiguous,
     Local,
     MoE,
@@ -119,24 +122,28 @@ def two_layers_in_one_graph_stay_apart():
         torch.testing.assert_close(got, wanted)
 
 
-def gradients_flow_through_a_compiled_layer():
-    case = example.problem(differentiable=True)
-    experts = bind(case, example.weights(case))
+def gradients(run, batch):
+    leaves = [batch.rows] if isinstance(batch, GroupedBatch | BatchedBatch) else [batch.rows, batch.routing.topk_weights]
+    for leaf in leaves:
+        leaf.requires_grad_().grad = None
+    run(batch).float().square().sum().backward()
+    return [leaf.grad for leaf in leaves]
 
-    def gradients(run):
-        rows, ids, weights = tensors(case, 7)
-        rows.requires_grad_()
-        weights.requires_grad_()
-        run(rows, ids, weights).square().sum().backward()
-        return rows.grad, weights.grad
 
-    def layer(rows, ids, weights):
-        return experts(StandardBatch(rows, Routing(ids, weights)))
+def gradients_flow_beside_the_graph():
+    for layout, dtype in itertools.product(LAYOUTS, DTYPES):
+        case = example.problem(layout=layout, dtype=dtype, differentiable=True)
+        given = example.weights(case)
+        batch, _, _ = feeding.feed(case, given, 0.0)
+        experts = bind(case, given)
 
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    for got, wanted in zip(gradients(compiled), gradients(layer), strict=True):
-        assert wanted.abs().sum() > 0
-        torch.testing.assert_close(got, wanted)
+        def layer(batch, experts=experts):
+            return experts(dataclasses.replace(batch)) * 2
+
+        compiled = torch.compile(layer, backend="aot_eager")
+        for got, wanted in zip(gradients(compiled, batch), gradients(layer, batch), strict=True):
+            assert wanted.abs().sum() > 0
+            torch.testing.assert_close(got, wanted)
 
 
 CHECKS = {
@@ -151,7 +158,7 @@ CHECKS = {
             strides_in_the_graph_are_those_of_the_rows,
             a_whole_layer_is_one_graph,
             two_layers_in_one_graph_stay_apart,
-            gradients_flow_through_a_compiled_layer,
+            gradients_flow_beside_the_graph,
         )
     },
 }
@@ -159,7 +166,8 @@ CHECKS = {
 
 def main():
     warnings.simplefilter("error")
-    warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)  # torch's own, in inductor
+    for message in (".*torch.jit", "The .grad attribute of a Tensor"):  # torch's own, in inductor and after a graph break
+        warnings.filterwarnings("ignore", message=message)
     for name, check in CHECKS.items():
         torch.compiler.reset()
         try:

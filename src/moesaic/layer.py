@@ -32,7 +32,8 @@ class Experts:
         self.backend = resolution.backend
         self._trainable = any(t.requires_grad for t in weights.tensors)
         self._device = weights.gate_up.data.device
-        self._bound = BoundBackend(self.backend, self.backend.prepare(weights, self.problem), self.problem)
+        self._prepared = self.backend.prepare(weights, self.problem)
+        self._bound = BoundBackend(self.backend, self._prepared, self.problem)
 
     def __repr__(self) -> str:
         return f"Experts({self.backend!r}, {self.problem!r})"
@@ -50,12 +51,16 @@ class Experts:
                     f"the backend {self.backend.name} computes no gradients, but an input or a weight requires them: "
                     "call it under torch.no_grad(), or bind a problem with differentiable=True"
                 )
-            return self._bound.run(batch)
-        return run_as_operator(batch, self._bound) if torch.compiler.is_compiling() else self._bound.run(batch)
+            # Outside of any graph: the operator has no backward, and torch 2.13 traces no grouped product in float32.
+            run = torch.compiler.disable(self.backend.run) if torch.compiler.is_compiling() else self.backend.run
+            return run(batch, self._prepared, self.problem)
+        if torch.compiler.is_compiling():
+            return run_as_operator(batch, self._bound)
+        return self.backend.run(batch, self._prepared, self.problem)
 
     def canonical(self) -> ExpertWeights:
         """The weights in canonical form again, bit for bit; tensors may be shared with the layer."""
-        return self.backend.canonical(self._bound.prepared, self.problem)
+        return self.backend.canonical(self._prepared, self.problem)
 
     def workspace(self, num_rows: int) -> int:
         """The most bytes that one call allocates for `num_rows` rows (tokens under Standard), without running it."""

@@ -83,3 +83,27 @@ def _batched(case, oracle, poison, capacity=13):
             expected[expert, r] = numpy_oracle.one_row(source[taken].double().numpy(), expert, oracle)
             live[expert, r], taken = True, taken + 1
     return BatchedBatch(rows, torch.tensor(COUNTS, dtype=torch.int32)), expected, live
+
+
+def moved(batch, device):
+    """The same batch on another device."""
+    match batch:
+        case GroupedBatch():
+            return GroupedBatch(batch.rows.to(device), batch.offsets.to(device), batch.counts.to(device), batch.alignment)
+        case BatchedBatch():
+            return BatchedBatch(batch.rows.to(device), batch.counts.to(device))
+    routing = Routing(batch.routing.topk_ids.to(device), batch.routing.topk_weights.to(device))
+    if isinstance(batch, PaddedStandardBatch):
+        return PaddedStandardBatch(batch.hidden_states.to(device), routing, batch.num_valid.to(device))
+    return StandardBatch(batch.hidden_states.to(device), routing)
+
+
+def copy_into(target, source):
+    """Overwrite the tensors of `target` with those of `source`, in place, as a captured graph needs it."""
+    for name in ("rows", "offsets", "counts"):
+        if isinstance(target, GroupedBatch | BatchedBatch) and hasattr(target, name):
+            getattr(target, name).copy_(getattr(source, name))
+    if isinstance(target, StandardBatch | PaddedStandardBatch):
+        target.hidden_states.copy_(source.hidden_states)
+        target.routing.topk_ids.copy_(source.routing.topk_ids)
+        target.routing.topk_weights.copy_(source.routing.topk_weights)

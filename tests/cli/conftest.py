@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import transformers
 from typer.testing import CliRunner
 
 from moesaic.cli.app import app
@@ -43,9 +44,7 @@ def moesaic(monkeypatch):
 
 @pytest.fixture(scope="session")
 def tiny_config():
-    from transformers import Qwen3MoeConfig
-
-    return Qwen3MoeConfig(
+    return transformers.Qwen3MoeConfig(
         vocab_size=256,
         hidden_size=32,
         intermediate_size=32,
@@ -63,21 +62,17 @@ def tiny_config():
 
 @pytest.fixture(scope="session")
 def tiny_model(tiny_config, tmp_path_factory) -> Path:
-    from transformers import Qwen3MoeForCausalLM
-
     torch.manual_seed(0)
     directory = tmp_path_factory.mktemp("tiny") / "qwen3-moe"
-    Qwen3MoeForCausalLM(tiny_config).to(torch.bfloat16).save_pretrained(directory)
+    transformers.Qwen3MoeForCausalLM(tiny_config).to(torch.bfloat16).save_pretrained(directory)
     return directory
 
 
 @pytest.fixture(scope="session")
 def dense_model(tmp_path_factory) -> Path:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     directory = tmp_path_factory.mktemp("dense") / "llama"
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         vocab_size=256, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1
     )
-    LlamaForCausalLM(config).save_pretrained(directory)
+    transformers.LlamaForCausalLM(config).save_pretrained(directory)
     return directory

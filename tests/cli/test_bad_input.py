@@ -2,6 +2,7 @@ import json
 import os
 
 import pytest
+import transformers
 from safetensors.torch import load_file, save_file
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -135,9 +136,7 @@ def test_a_checkpoint_with_quantized_weights_is_not_guessed(moesaic, tiny_model,
 
 
 def test_layers_outside_the_experts_interface_are_named(moesaic, tmp_path):
-    from transformers import Llama4TextConfig
-
-    Llama4TextConfig(num_hidden_layers=1, num_local_experts=2).save_pretrained(tmp_path)
+    transformers.Llama4TextConfig(num_hidden_layers=1, num_local_experts=2).save_pretrained(tmp_path)
     moesaic("explain", "--model", str(tmp_path)).assert_bad_input("model.layers.0.feed_forward", "interface")
 
 

@@ -2,13 +2,14 @@ import math
 
 import pytest
 import torch
+import transformers
 
+from moesaic import BACKENDS
 from moesaic.cli.bits_per_byte import WINDOW, bits_per_byte, cut_windows
 from moesaic.cli.checkpoint import read_model
 from moesaic.cli.experts_in_turns import WAYS, ExpertsInTurns, generate
 from moesaic.cli.text_coder import Bytes, Tokenizer, text_coder
 from moesaic.errors import CheckpointError
-from moesaic import BACKENDS
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,9 @@ def test_json_has_exactly_the_documented_keys(moesaic, tiny_model):
 
 
 def test_text_shows_machine_verdicts_report_text_and_both_measures(moesaic, tiny_model):
-    answer = moesaic("demo", "--model", str(tiny_model), "--tokens", "3", "--prompt", "Elinor ", "--backend", "reference")
+    answer = moesaic(
+        "demo", "--model", str(tiny_model), "--tokens", "3", "--prompt", "Elinor ", "--backend", "reference"
+    )
     assert answer.code == 0
     assert answer.err == ""
     for part in ("machine  ", "reference", "runs", "2 of 2 MoE layers run through moesaic", "Elinor ", "bits per byte"):
@@ -44,9 +47,7 @@ def test_text_shows_machine_verdicts_report_text_and_both_measures(moesaic, tiny
 
 
 def test_no_covered_layer_is_no(moesaic, tmp_path):
-    from transformers import Llama4ForCausalLM, Llama4TextConfig
-
-    config = Llama4TextConfig(
+    config = transformers.Llama4TextConfig(
         vocab_size=256,
         hidden_size=16,
         intermediate_size=16,
@@ -57,7 +58,7 @@ def test_no_covered_layer_is_no(moesaic, tmp_path):
         head_dim=16,
         num_local_experts=2,
     )
-    Llama4ForCausalLM(config).save_pretrained(tmp_path)
+    transformers.Llama4ForCausalLM(config).save_pretrained(tmp_path)
     answer = moesaic("demo", "--model", str(tmp_path))
     assert answer.code == 1
     assert answer.out == ""

@@ -1,14 +1,26 @@
 import pytest
 import torch
+import transformers
 
-from moesaic import KNOWN_MACHINES, BatchedExperts, GroupedContiguous, Machine, Problem, SwiGLU, resolve
+from moesaic import KNOWN_MACHINES, BatchedExperts, GroupedContiguous, Machine, Problem, SwiGLU, TorchGrouped, resolve
 from moesaic.cli.backend_choice import all_backends
 from moesaic.cli.explain import as_document, chosen_name
 from moesaic.cli.problem_options import FIELD_OPTIONS
 from moesaic.cli.reading import read_value
 from moesaic.models import MODELS, known_model
 
-FLAGS = ("--experts", "8", "--top-k", "2", "--hidden", "64", "--intermediate", "32", "--activation", "SwiGLU(limit=7.0)")
+FLAGS = (
+    "--experts",
+    "8",
+    "--top-k",
+    "2",
+    "--hidden",
+    "64",
+    "--intermediate",
+    "32",
+    "--activation",
+    "SwiGLU(limit=7.0)",
+)
 PROBLEM = Problem(num_experts=8, top_k=2, hidden_size=64, intermediate_size=32, activation=SwiGLU(limit=7.0))
 
 
@@ -34,7 +46,12 @@ def test_json_has_exactly_the_documented_keys(moesaic):
     assert document["verdicts"][-1]["backend"] == "reference"
 
 
-def test_the_oracle_is_never_chosen_unless_it_is_named(moesaic):
+@pytest.fixture
+def only_torch_grouped(monkeypatch):
+    monkeypatch.setattr("moesaic.cli.backend_choice.BACKENDS", (TorchGrouped(),))
+
+
+def test_the_oracle_is_never_chosen_unless_it_is_named(moesaic, only_torch_grouped):
     flags = (*FLAGS, "--dtype", "float64", "--json")
     answer = moesaic("explain", *flags)
     assert answer.code == 1
@@ -53,7 +70,7 @@ def test_one_backend_is_asked_by_name_and_says_every_reason(moesaic):
     assert [reason["code"] for reason in verdict["reasons"]] == ["dtype", "hidden_size"]
 
 
-def test_text_marks_the_oracle_and_the_choice(moesaic):
+def test_text_marks_the_oracle_and_the_choice(moesaic, only_torch_grouped):
     answer = moesaic("explain", *FLAGS, "--machine", "h200")
     assert answer.code == 0
     assert "NVIDIA H200" in answer.out
@@ -117,7 +134,5 @@ def test_a_checkpoint_directory_is_read_without_its_weights(moesaic, tiny_model,
 
 
 def test_a_checkpoint_of_a_real_size_is_read_in_no_memory(moesaic, tmp_path):
-    from transformers import MixtralConfig
-
-    MixtralConfig(dtype="bfloat16").save_pretrained(tmp_path)
+    transformers.MixtralConfig(dtype="bfloat16").save_pretrained(tmp_path)
     assert problem_of(moesaic("explain", "--model", str(tmp_path), "--json")) == known_model("mixtral-8x7b").problem

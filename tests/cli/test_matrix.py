@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from moesaic import BACKENDS, ACTIVATIONS, Accepts, Reference, SwiGLU
+from moesaic import ACTIVATIONS, BACKENDS, Accepts, Reference, SwiGLU
 from moesaic.cli.declarations import FLAGS
 from moesaic.cli.matrix_page import matrix_page
 

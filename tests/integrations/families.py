@@ -20,6 +20,7 @@ COMMON = {
     "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
     "index_head_dim": 16, "index_n_heads": 2, "index_topk": 4,
     "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_head_dim": 8, "linear_num_heads": 2,
 }  # fmt: skip
 """Sizes by the names that configurations use; a configuration gets those that it knows."""
 
@@ -115,7 +116,8 @@ OUTSIDE = {
                                  "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 1e4}}),
     "jetmoe": ("JetMoeForCausalLM", {"kv_channels": 8}),
     "llama4": ("Llama4ForCausalLM", {"intermediate_size_mlp": 48}),
-    "longcat_flash": ("LongcatFlashForCausalLM", {"num_layers": 1, "ffn_hidden_size": 32, "expert_ffn_hidden_size": 16}),
+    "longcat_flash": ("LongcatFlashForCausalLM",
+                      {"num_layers": 1, "ffn_hidden_size": 32, "expert_ffn_hidden_size": 16}),
     "nllb_moe": ("NllbMoeForConditionalGeneration",
                  {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
                   "encoder_attention_heads": 4, "decoder_attention_heads": 4,

@@ -39,6 +39,11 @@ def test_any_number_of_live_rows(num_valid, left):
     assert (routing.topk_ids >= 0).sum() == left
 
 
+def test_identity_weights_of_padding_are_zero():
+    given = Routing(torch.tensor([[0], [-1], [1]]), torch.ones(3, 1), torch.tensor([0.5, 2.0, NAN]))
+    assert deactivate_padding(given, 1).identity_weights.tolist() == [0.5, 0.0, 0.0]
+
+
 def test_the_given_routing_is_unchanged():
     given = Routing(torch.tensor([[0], [1]]), torch.ones(2, 1), torch.ones(2))
     deactivate_padding(given, 0)

@@ -38,7 +38,7 @@ def bits_per_byte(model: Any, coder: TextCoder, windows: Sequence[bytes]) -> flo
         ids = torch.tensor(batch, device=model.device)
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
         nats += float(functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="sum"))
-        num_bytes += sum(len(coder.decode(row).encode()) - len(coder.decode(row[:1]).encode()) for row in batch)
+        num_bytes += sum(coder.num_bytes(row) - coder.num_bytes(row[:1]) for row in batch)
     return nats / math.log(2) / num_bytes
 
 

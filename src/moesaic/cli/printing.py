@@ -22,7 +22,7 @@ UNWRAPPED = 10_000
 
 def print_json(document: object) -> None:
     """One JSON document on stdout."""
-    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    print_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
 def print_line(text: str = "") -> None:
@@ -33,6 +33,7 @@ def print_line(text: str = "") -> None:
 def print_text(text: str) -> None:
     """Text of several lines on stdout, byte for byte."""
     sys.stdout.write(text)
+    sys.stdout.flush()  # a closed pipe is noticed here, where it is expected, and not when the process ends
 
 
 def print_note(text: str) -> None:

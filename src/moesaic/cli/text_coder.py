@@ -25,6 +25,10 @@ class TextCoder(ABC):
     def decode(self, ids: list[int]) -> str:
         """The text of `ids`, with every character that cannot be printed replaced."""
 
+    @abstractmethod
+    def num_bytes(self, ids: list[int]) -> int:
+        """How many bytes of text `ids` stand for."""
+
 
 @final
 @dataclass(frozen=True)
@@ -38,6 +42,10 @@ class Bytes(TextCoder):
     @override
     def decode(self, ids: list[int]) -> str:
         return _printable(bytes(ids).decode("utf-8", errors="replace"))
+
+    @override
+    def num_bytes(self, ids: list[int]) -> int:
+        return len(ids)
 
 
 @final
@@ -54,6 +62,10 @@ class Tokenizer(TextCoder):
     @override
     def decode(self, ids: list[int]) -> str:
         return _printable(self.tokenizer.decode(ids))
+
+    @override
+    def num_bytes(self, ids: list[int]) -> int:
+        return len(self.tokenizer.decode(ids).encode())
 
 
 def text_coder(directory: Path, vocab_size: int, *, trust_remote_code: bool) -> TextCoder:

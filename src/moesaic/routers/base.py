@@ -50,9 +50,9 @@ class Router(ABC):
 
 
 def float_logits(owner: Router, logits: Tensor, num_logits: int | None = None) -> Tensor:
-    """`logits` as float32 (float64 stays); raises RouterError unless they are floating, (T, num_logits) and near.
+    """`logits` as float32 (float64 stays).
 
-    "Near" is on the device of every tensor that `owner` holds.
+    Raises RouterError unless they are floating, (T, num_logits) and on the device of every tensor of `owner`.
     """
     name = type(owner).__name__
     if logits.ndim != 2 or not logits.is_floating_point():
@@ -60,7 +60,10 @@ def float_logits(owner: Router, logits: Tensor, num_logits: int | None = None) -
             f"{name} got logits of {logits.dtype} and shape {tuple(logits.shape)}, but it needs floating (T, E)"
         )
     if num_logits is not None and logits.shape[1] != num_logits:
-        raise RouterError(f"{name} is for {num_logits} logits per token, but it got {logits.shape[1]}: {owner!r}")
+        raise RouterError(
+            f"{name} is for {num_logits} logits per token, but it got {logits.shape[1]}: "
+            f"give it the router projection's output, (T, {num_logits})"
+        )
     for f in fields(owner):
         value = getattr(owner, f.name)
         if isinstance(value, Tensor) and value.device != logits.device:

@@ -44,16 +44,16 @@ class SparseMixer(Router):
         first, second = ids[:, :1], ids[:, 1:]
         weights = torch.cat(
             (
-                _share(logits, logits, first, self.jitter),
-                _share(logits, logits.scatter(-1, first, -math.inf), second, self.jitter),
+                _share(logits, first, self.jitter),
+                _share(logits.scatter(-1, first, -math.inf), second, self.jitter),
             ),
             dim=-1,
         )
         return Routing(ids.to(torch.int32), weights)
 
 
-def _share(logits: Tensor, rivals: Tensor, chosen: Tensor, jitter: float) -> Tensor:
-    """The probability of `chosen` [T, 1] in softmax over those of `rivals` whose logits are near the chosen one."""
-    highest = rivals.gather(-1, chosen)
+def _share(logits: Tensor, chosen: Tensor, jitter: float) -> Tensor:
+    """The probability of `chosen` [T, 1] in softmax over the logits near the chosen one; -inf takes no part."""
+    highest = logits.gather(-1, chosen)
     far = (highest - logits) / torch.maximum(logits.abs(), highest) > 2 * jitter
-    return torch.softmax(rivals.masked_fill(far, -math.inf), dim=-1).gather(-1, chosen)
+    return torch.softmax(logits.masked_fill(far, -math.inf), dim=-1).gather(-1, chosen)

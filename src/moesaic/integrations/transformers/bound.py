@@ -65,9 +65,9 @@ def attach(module: nn.Module, examined: Examined) -> Bound:
         weights = storage.canonical(
             {name: tensor.detach() if name in storage.reordered else tensor for name, tensor in tensors.items()}
         )
-    _release(module, storage.reordered)
     del tensors
     try:
+        _release(module, storage.reordered)  # before the backend makes its own copy, so that there are never three
         experts = bind(resolution.problem, weights, machine=resolution.machine, backends=(resolution.backend,))
     except BaseException:
         _restore(module, {name: storage.stored(weights)[name] for name in storage.reordered}, trainable)
@@ -75,7 +75,6 @@ def attach(module: nn.Module, examined: Examined) -> Bound:
     del weights
     kept = _storages(experts)
     copied = tuple(name for name, tensor in parameters(module).items() if _address(tensor) not in kept)
-    _release(module, [name for name in copied if name in storage.names])
     bound = Bound(
         experts,
         storage,
@@ -88,8 +87,9 @@ def attach(module: nn.Module, examined: Examined) -> Bound:
             module.register_load_state_dict_pre_hook(_refuse_to_load),
         ),
     )
-    setattr(module, SLOT, bound)
     setattr(module, GUARDED, MethodType(_refuse_to_move, module))
+    setattr(module, SLOT, bound)  # from here on `detach` gives everything back
+    _release(module, bound.released)
     return bound
 
 

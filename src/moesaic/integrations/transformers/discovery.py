@@ -37,9 +37,8 @@ class Found:
 
 
 def find_layers(model: nn.Module) -> tuple[Found, ...]:
-    """Every MoE layer, in the model's order, each once."""
-    decorated = {name for name, module in model.named_modules() if is_decorated(module)}
-    return tuple(_walk("", model, model.__class__.__name__, decorated))
+    """Every MoE layer, in the model's order, each once even if the model uses it twice."""
+    return tuple(_walk("", model, model.__class__.__name__, set()))
 
 
 def is_decorated(module: nn.Module) -> bool:
@@ -47,18 +46,20 @@ def is_decorated(module: nn.Module) -> bool:
     return vars(module).keys() >= DECORATED
 
 
-def _walk(name: str, module: nn.Module, family: str, decorated: set[str]) -> Iterator[Found]:
-    if name in decorated:
+def _walk(name: str, module: nn.Module, family: str, seen: set[nn.Module]) -> Iterator[Found]:
+    if module in seen:
+        return
+    seen.add(module)
+    if is_decorated(module):
         yield Found(name, module, decorated=True)
         return
     if isinstance(module, PreTrainedModel):
         family = module.__class__.__name__
-    holds_decorated = any(inner.startswith(f"{name}.") for inner in decorated)
-    if name and not holds_decorated and _looks_like_experts(name, module, family):
+    elif _looks_like_experts(name, module, family) and not any(map(is_decorated, module.modules())):
         yield Found(name, module, decorated=False)
         return
     for child_name, child in module.named_children():
-        yield from _walk(f"{name}.{child_name}" if name else child_name, child, family, decorated)
+        yield from _walk(f"{name}.{child_name}" if name else child_name, child, family, seen)
 
 
 def _looks_like_experts(name: str, module: nn.Module, family: str) -> bool:

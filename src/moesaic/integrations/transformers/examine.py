@@ -93,7 +93,7 @@ def declared_storage(module: nn.Module) -> Storage:
 
 def _parameter_gaps(module: nn.Module, storage: Storage, tensors: Mapping[str, Tensor]) -> Iterator[Gap]:
     wanted = {*storage.names, *((NORM_WEIGHT,) if storage.normed else ())}
-    if tensors.keys() != wanted:
+    if set(tensors) != wanted:
         text = f"{module.__class__.__name__} holds the parameters {sorted(tensors)}, but {sorted(wanted)} are known"
         yield Gap(GapCode.PARAMETERS, text)
     buffers = [name for name, _ in module.named_buffers()]
@@ -186,7 +186,7 @@ def _top_k(config: Any, num_experts: int) -> int:
     """Slots of a token: the configuration's number, the largest if it has one per layer, else all experts."""
     for name in TOP_K_NAMES:
         found = getattr(config, name, None)
-        numbers = found if isinstance(found, list | tuple) else [found]
-        if numbers and all(isinstance(number, int) and number > 0 for number in numbers):
+        numbers = [n for n in (found if isinstance(found, list | tuple) else [found]) if isinstance(n, int) and n > 0]
+        if numbers:
             return max(numbers)
     return num_experts

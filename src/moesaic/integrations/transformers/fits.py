@@ -31,6 +31,7 @@ STEPS = (0.5, 1 / 32)
 
 def gated_candidates(f: Pointwise) -> Iterator[Activation]:
     """Activations that `f(gate, up)` may be."""
+    yield from _attempted(_swiglu, f, STEPS[0])  # nearly every model's
     yield from (GeGLU("none"), GeGLU("tanh"), ReGLU())
     for step in STEPS:
         for fit in (_swiglu, _swiglu_step, _situ, _powlu):

@@ -37,10 +37,13 @@ def experts_forward(module: nn.Module, hidden_states: Tensor, top_k_index: Tenso
         case Unbound(forward):
             return forward(module, hidden_states, top_k_index, top_k_weights)
         case Bound() as bound:
-            return _run(module, bound, hidden_states, Routing(top_k_index, top_k_weights.float()))
+            return _run(module, bound, hidden_states, _routing(top_k_index, top_k_weights))
         case None:
-            bound = _bind_first(module)
-            return _run(module, bound, hidden_states, Routing(top_k_index, top_k_weights.float()))
+            return _run(module, _bind_first(module), hidden_states, _routing(top_k_index, top_k_weights))
+
+
+def _routing(top_k_index: Tensor, top_k_weights: Tensor) -> Routing:
+    return Routing(top_k_index, top_k_weights.to(torch.promote_types(top_k_weights.dtype, torch.float32)))
 
 
 def _run(module: nn.Module, bound: Bound, hidden_states: Tensor, routing: Routing) -> Tensor:

@@ -26,7 +26,7 @@ from moesaic.integrations.transformers.bound import (
 )
 from moesaic.integrations.transformers.discovery import Found, find_layers
 from moesaic.integrations.transformers.examine import Examined, Refused, examine
-from moesaic.integrations.transformers.forward import NAME, register
+from moesaic.integrations.transformers.forward import NAME, experts_forward, register
 from moesaic.integrations.transformers.report import LayerReport, PatchReport
 
 IMPLEMENTATION = "_experts_implementation_internal"
@@ -43,6 +43,7 @@ def patch(model: PreTrainedModel, *, backends: Sequence[Backend[Any]] = BACKENDS
     the model is given back as it was and the error passes through. Raises PatchError, with the report, if no layer
     can be covered, if `strict` and one cannot, or if the model is patched already.
     """
+    _check_model(model)
     layers = find_layers(model)
     _check_unpatched(model, layers)
     examined = [examine(layer.module, backends) for layer in layers]
@@ -57,7 +58,7 @@ def patch(model: PreTrainedModel, *, backends: Sequence[Backend[Any]] = BACKENDS
             if isinstance(found, Examined):
                 attach(layer.module, found)
             elif layer.decorated:
-                setattr(layer.module, SLOT, Unbound(_own_forward(layer.module)))
+                _keep_own_forward(layer.module)
         _switch(model, layers)
     except BaseException as fault:
         _give_back(layers, before)
@@ -70,6 +71,7 @@ def patch(model: PreTrainedModel, *, backends: Sequence[Backend[Any]] = BACKENDS
 
 def unpatch(model: PreTrainedModel) -> None:
     """Give `model` its weights and its experts implementation back. Raises PatchError if it is not patched."""
+    _check_model(model)
     layers = find_layers(model)
     if not any(state_of(layer.module) for layer in layers):
         raise PatchError(f"{model.__class__.__name__} is not patched, so there is nothing to give back")
@@ -77,6 +79,14 @@ def unpatch(model: PreTrainedModel) -> None:
     for name in (BEFORE, GUARDED):
         if name in vars(model):
             delattr(model, name)
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, PreTrainedModel):
+        raise PatchError(
+            f"a {model.__class__.__name__} cannot be patched, but a transformers PreTrainedModel can: give the model "
+            "inside, and call torch.compile or wrap it afterwards"
+        )
 
 
 def _check_unpatched(model: nn.Module, layers: Sequence[Found]) -> None:
@@ -93,11 +103,13 @@ def _layer_report(layer: Found, examined: Examined | Refused) -> LayerReport:
     return LayerReport(layer.name, layer.module.__class__.__name__, examined.resolution, gaps)
 
 
-def _own_forward(module: nn.Module) -> Callable[..., Tensor]:
-    """What an experts module that is not covered runs now."""
+def _keep_own_forward(module: nn.Module) -> None:
+    """Let an experts module that is not covered run what it runs now."""
     interface = ALL_FP8_EXPERTS_FUNCTIONS if isinstance(module, FP8Experts) else ALL_EXPERTS_FUNCTIONS
     eager = vars(module.__class__.forward)["__wrapped__"]
-    return interface.get_interface(vars(vars(module)["config"])[IMPLEMENTATION], eager)
+    forward = interface.get_interface(vars(vars(module)["config"])[IMPLEMENTATION], eager)
+    if forward is not experts_forward:  # it would raise now, and still does
+        setattr(module, SLOT, Unbound(forward))
 
 
 def _implementations(model: nn.Module, layers: Sequence[Found]) -> tuple[tuple[Any, str | None], ...]:
@@ -134,4 +146,4 @@ def _apply_unless_it_moves(
         bound = state_of(module)
         if isinstance(bound, Bound) and moves(bound, change):
             raise PatchError(cannot_move(model.__class__.__name__))
-    return model.__class__._apply(model, change, recurse)  # noqa: SLF001 - the method that this one stands before
+    return getattr(model.__class__, GUARDED)(model, change, recurse)  # the method that this one stands before

@@ -1,0 +1,125 @@
+"""Every claim of the backends that run on CUDA: values, poison, no host read, capture and replay."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from moesaic import (
+    BACKENDS,
+    BatchedExperts,
+    ExpertWeights,
+    GroupedContiguous,
+    PaddedStandard,
+    Standard,
+    bind,
+)
+from tests.backends import example, feeding, generated
+from tests.tolerance import assert_close
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+SUBJECTS = [b for b in BACKENDS if any(t.device == "cuda" for t in b.capabilities.targets)]
+CLAIMS = [(b, p) for b in SUBJECTS for p in generated.problems(b)]
+LAYOUTS = [Standard(), PaddedStandard(), GroupedContiguous(8), BatchedExperts()]
+every_backend = pytest.mark.parametrize("backend", SUBJECTS, ids=lambda b: b.name)
+
+
+def claim_id(value):
+    return value.name if value in SUBJECTS else generated.identify(value)
+
+
+def on_gpu(given):
+    biases = {n: None if getattr(given, n) is None else getattr(given, n).cuda() for n in VECTORS}
+    return ExpertWeights.plain(given.gate_up.data.cuda(), given.down.data.cuda(), **biases)
+
+
+VECTORS = ("gate_up_bias", "down_bias", "output_scale")
+
+
+@pytest.mark.parametrize(("backend", "case"), CLAIMS, ids=claim_id)
+def test_claim_equals_the_oracle_and_undefined_rows_change_no_bit(backend, case):
+    given = example.weights(case)
+    experts = bind(case, on_gpu(given), backends=(backend,))
+    outputs = []
+    for poison in (float("nan"), 1e4, float("inf")):
+        batch, expected, live = feeding.feed(case, given, poison=poison)
+        mask = torch.tensor(live, device="cuda")
+        with torch.no_grad():
+            outputs.append(experts(feeding.moved(batch, "cuda"))[mask])
+    assert_close(outputs[0], expected[live], case.dtype)
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(outputs[0], outputs[2])
+
+
+@every_backend
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_nothing_is_read_on_the_host_and_a_graph_replays_other_contents(backend, layout):
+    case = example.problem(layout=layout, dtype=torch.bfloat16, bias=True, graph_capture=True)
+    given = example.weights(case)
+    experts = bind(case, on_gpu(given), backends=(backend,))
+    batch, _, _ = feeding.feed(case, given, poison=float("nan"))
+    static = feeding.moved(batch, "cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with torch.no_grad():
+            for _ in range(2):
+                experts(static)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                output = experts(static)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for change in range(3):
+        other = feeding.moved(feeding.feed(case, given, poison=(float("nan"), 1e4, float("inf"))[change])[0], "cuda")
+        if layout.has_routing:
+            ids = other.routing.topk_ids
+            shifted = torch.where((ids >= 0) & (ids < 5), (ids + change) % 5, ids)
+            ids.copy_(shifted)
+        else:
+            other.rows.copy_(other.rows.roll(change, dims=-1))
+            other.counts.copy_((other.counts - change).clamp(min=0))
+        feeding.copy_into(static, other)
+        output.fill_(float("nan"))
+        graph.replay()
+        with torch.no_grad():
+            eager = experts(other)
+        defined = ~eager.isnan()
+        assert defined.any()
+        assert torch.equal(output[defined], eager[defined])
+
+
+@every_backend
+def test_two_runs_agree_bit_for_bit(backend):
+    case = dataclasses.replace(
+        example.problem(dtype=torch.bfloat16, bias=True, deterministic=True), hidden_size=1024, intermediate_size=704
+    )
+    given = on_gpu(example.weights(case))
+    experts = bind(case, given, backends=(backend,))
+    batch = feeding.moved(feeding.feed(case, example.weights(case), poison=0.0)[0], "cuda")
+    with torch.no_grad():
+        first = experts(batch)
+        for _ in range(20):
+            assert torch.equal(experts(batch), first)
+
+
+@every_backend
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_call_stays_inside_the_workspace_it_states(backend, layout, dtype):
+    case = example.problem(layout=layout, dtype=dtype, bias=True, hidden_size=256, intermediate_size=192)
+    given = example.weights(case)
+    experts = bind(case, on_gpu(given), backends=(backend,))
+    batch = feeding.moved(feeding.feed(case, given, poison=0.0)[0], "cuda")
+    with torch.no_grad():
+        experts(batch)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        output = experts(batch)
+        used = torch.cuda.max_memory_allocated() - before
+    del output
+    num_rows = batch.rows.shape[:-1].numel()
+    assert used <= experts.workspace(num_rows) + 64 * 512  # the allocator rounds each block up to 512 bytes
