@@ -81,7 +81,9 @@ def test_equal_machines_are_one_value_whatever_the_order():
     assert eval(repr(one)) == one  # noqa: S307
 
 
-@pytest.mark.parametrize(("architecture", "capability"), [("sm_80", 80), ("sm_90", 90), ("sm_100", 100), ("sm_120", 120)])
+@pytest.mark.parametrize(
+    ("architecture", "capability"), [("sm_80", 80), ("sm_90", 90), ("sm_100", 100), ("sm_120", 120)]
+)
 def test_the_capability_is_read_from_the_architecture(architecture, capability):
     assert Machine(**{**GPU, "architecture": architecture}).capability == capability
 

@@ -160,6 +160,7 @@ def test_an_exception_in_a_judgement_propagates_with_the_name(fault, method):
     assert any("broken" in note and repr(PROBLEM) in note for note in fault.__notes__)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_forgotten_return_is_not_a_yes():
     with pytest.raises(TypeError) as raised:
         resolve(PROBLEM, CPU, (stub("silent", reasons_against=lambda self, problem, machine: None),))

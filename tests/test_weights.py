@@ -9,22 +9,22 @@ from moesaic import ExpertWeights, OutputNorm, Plain, Problem, Quantized, ReLU2,
 from moesaic.errors import WeightsError
 from tests.other_format import Halved
 
-E, H, I = 4, 40, 24
+E, H, INNER = 4, 40, 24
 PROBLEM = Problem(
-    num_experts=E, top_k=2, hidden_size=H, intermediate_size=I, activation=SwiGLU(), dtype=torch.float32
+    num_experts=E, top_k=2, hidden_size=H, intermediate_size=INNER, activation=SwiGLU(), dtype=torch.float32
 )
 FULL = dataclasses.replace(PROBLEM, bias=True, output_norm=OutputNorm())
 
 
 def given(**changes):
     """Weights that fit PROBLEM, with some of the arguments changed."""
-    gate_up, down = changes.pop("gate_up", torch.ones(E, 2 * I, H)), changes.pop("down", torch.ones(E, H, I))
+    gate_up, down = changes.pop("gate_up", torch.ones(E, 2 * INNER, H)), changes.pop("down", torch.ones(E, H, INNER))
     return ExpertWeights.plain(gate_up, down, **changes)
 
 
 def complete(**changes):
     """Weights that fit FULL, with some of the arguments changed."""
-    extra = {"gate_up_bias": torch.ones(E, 2 * I), "down_bias": torch.ones(E, H), "output_scale": torch.ones(H)}
+    extra = {"gate_up_bias": torch.ones(E, 2 * INNER), "down_bias": torch.ones(E, H), "output_scale": torch.ones(H)}
     return given(**{**extra, **changes})
 
 
@@ -34,24 +34,24 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 def test_what_fits_passes():
     given().check(PROBLEM)
     complete().check(FULL)
-    complete(gate_up_bias=torch.ones(E, 2 * I).bfloat16()).check(FULL)
-    given(gate_up=torch.ones(E, I, H)).check(dataclasses.replace(PROBLEM, activation=ReLU2()))
+    complete(gate_up_bias=torch.ones(E, 2 * INNER).bfloat16()).check(FULL)
+    given(gate_up=torch.ones(E, INNER, H)).check(dataclasses.replace(PROBLEM, activation=ReLU2()))
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"gate_up": torch.ones(E, I, H)}, r"gate_up is \(4, 24, 40\), but SwiGLU.* size 24 needs \(4, 48, 40\)"),
-        ({"gate_up": torch.ones(E, H, 2 * I)}, r"gate_up is \(4, 40, 48\).*\(4, 48, 40\)"),
-        ({"gate_up": torch.ones(E + 1, 2 * I, H)}, r"gate_up is \(5, 48, 40\)"),
-        ({"gate_up": torch.ones(2 * I, H)}, r"gate_up is \(48, 40\)"),
-        ({"down": torch.ones(E, I, H)}, r"down is \(4, 24, 40\).*\(4, 40, 24\)"),
-        ({"down": torch.ones(E, H, I + 1)}, r"down is \(4, 40, 25\)"),
-        ({"gate_up": torch.ones(E, 2 * I, H).bfloat16()}, "gate_up is torch.bfloat16.* torch.float32"),
-        ({"down": torch.ones(E, H, I).double()}, "down is torch.float64"),
-        ({"down": torch.ones(E, H, I).int()}, "down is torch.int32"),
-        ({"down": torch.ones(E, H, I, device="meta")}, "cpu, meta"),
-        ({"gate_up_bias": torch.ones(E, 2 * I)}, "gate_up_bias is given.* bias=False"),
+        ({"gate_up": torch.ones(E, INNER, H)}, r"gate_up is \(4, 24, 40\), but SwiGLU.* size 24 needs \(4, 48, 40\)"),
+        ({"gate_up": torch.ones(E, H, 2 * INNER)}, r"gate_up is \(4, 40, 48\).*\(4, 48, 40\)"),
+        ({"gate_up": torch.ones(E + 1, 2 * INNER, H)}, r"gate_up is \(5, 48, 40\)"),
+        ({"gate_up": torch.ones(2 * INNER, H)}, r"gate_up is \(48, 40\)"),
+        ({"down": torch.ones(E, INNER, H)}, r"down is \(4, 24, 40\).*\(4, 40, 24\)"),
+        ({"down": torch.ones(E, H, INNER + 1)}, r"down is \(4, 40, 25\)"),
+        ({"gate_up": torch.ones(E, 2 * INNER, H).bfloat16()}, "gate_up is torch.bfloat16.* torch.float32"),
+        ({"down": torch.ones(E, H, INNER).double()}, "down is torch.float64"),
+        ({"down": torch.ones(E, H, INNER).int()}, "down is torch.int32"),
+        ({"down": torch.ones(E, H, INNER, device="meta")}, "cpu, meta"),
+        ({"gate_up_bias": torch.ones(E, 2 * INNER)}, "gate_up_bias is given.* bias=False"),
         ({"down_bias": torch.ones(E, H)}, "down_bias is given.* bias=False"),
         ({"output_scale": torch.ones(H)}, "output_scale is given.* output_norm=None"),
     ],
@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_named(changes, says):
         ({"gate_up_bias": None}, r"gate_up_bias is missing.*\(4, 48\)"),
         ({"down_bias": None}, r"down_bias is missing.*\(4, 40\)"),
         ({"output_scale": None}, r"output_scale is missing.*\(40,\)"),
-        ({"gate_up_bias": torch.ones(E, I)}, r"gate_up_bias is \(4, 24\).*\(4, 48\)"),
+        ({"gate_up_bias": torch.ones(E, INNER)}, r"gate_up_bias is \(4, 24\).*\(4, 48\)"),
         ({"down_bias": torch.ones(H)}, r"down_bias is \(40,\).*\(4, 40\)"),
         ({"output_scale": torch.ones(E, H)}, r"output_scale is \(4, 40\).*\(40,\)"),
         ({"down_bias": torch.ones(E, H).int()}, "down_bias is torch.int32"),
@@ -83,7 +83,10 @@ def test_biases_and_scale_are_those_of_the_problem(changes, says):
 
 @pytest.mark.parametrize("name", ["gate_up", "down"])
 def test_the_stored_format_is_that_of_the_scheme(name):
-    fields = {"gate_up": Quantized(Plain(), torch.ones(E, 2 * I, H)), "down": Quantized(Plain(), torch.ones(E, H, I))}
+    fields = {
+        "gate_up": Quantized(Plain(), torch.ones(E, 2 * INNER, H)),
+        "down": Quantized(Plain(), torch.ones(E, H, INNER)),
+    }
     fields[name] = Halved().quantize(fields[name].data)
     with pytest.raises(WeightsError, match=rf"{name} is stored as Halved\(\).* reads Plain\(\)"):
         ExpertWeights(**fields).check(PROBLEM)
@@ -91,23 +94,23 @@ def test_the_stored_format_is_that_of_the_scheme(name):
 
 def test_the_shape_of_packed_data_is_the_logical_one():
     problem = dataclasses.replace(PROBLEM, scheme=Scheme(Halved(), Plain()))
-    gate_up, down = Halved().quantize(torch.ones(E, 2 * I, H)), Halved().quantize(torch.ones(E, H, I))
+    gate_up, down = Halved().quantize(torch.ones(E, 2 * INNER, H)), Halved().quantize(torch.ones(E, H, INNER))
     ExpertWeights(gate_up, down).check(problem)
     with pytest.raises(WeightsError, match=r"down is \(4, 40, 23\)"):
-        ExpertWeights(gate_up, Halved().quantize(torch.ones(E, H, I - 1))).check(problem)
+        ExpertWeights(gate_up, Halved().quantize(torch.ones(E, H, INNER - 1))).check(problem)
 
 
 def test_tensors_and_bytes():
     weights = complete()
     assert len(weights.tensors) == 5
-    assert weights.num_bytes == 4 * (E * 2 * I * H + E * H * I + E * 2 * I + E * H + H)
+    assert weights.num_bytes == 4 * (E * 2 * INNER * H + E * H * INNER + E * 2 * INNER + E * H + H)
     assert weights.gate_up.data is weights.tensors[0]
-    packed = ExpertWeights(Halved().quantize(torch.ones(E, 2 * I, H)), Halved().quantize(torch.ones(E, H, I)))
+    packed = ExpertWeights(Halved().quantize(torch.ones(E, 2 * INNER, H)), Halved().quantize(torch.ones(E, H, INNER)))
     assert len(packed.tensors) == 4
 
 
 def test_plain_weights_are_taken_without_a_copy_and_not_changed_by_the_check():
-    gate_up = torch.rand(E, 2 * I, H)
+    gate_up = torch.rand(E, 2 * INNER, H)
     before = gate_up.clone()
     weights = given(gate_up=gate_up)
     weights.check(PROBLEM)

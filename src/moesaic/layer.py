@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 from jaxtyping import Float, Int
@@ -52,8 +52,10 @@ class Experts:
                     "call it under torch.no_grad(), or bind a problem with differentiable=True"
                 )
             # Outside of any graph: the operator has no backward, and torch 2.13 traces no grouped product in float32.
-            run = torch.compiler.disable(self.backend.run) if torch.compiler.is_compiling() else self.backend.run
-            return run(batch, self._prepared, self.problem)
+            if torch.compiler.is_compiling():
+                run = cast("Callable[..., Tensor]", torch.compiler.disable(self.backend.run))
+                return run(batch, self._prepared, self.problem)
+            return self.backend.run(batch, self._prepared, self.problem)
         if torch.compiler.is_compiling():
             return run_as_operator(batch, self._bound)
         return self.backend.run(batch, self._prepared, self.problem)

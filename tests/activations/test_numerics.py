@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from moesaic import (
     ACTIVATIONS,
@@ -175,6 +176,22 @@ def test_every_constant_may_differ_between_experts(activation):
         assert alone.per_expert() == {}
         torch.testing.assert_close(activation(rows, ids), alone(rows))
     assert not torch.equal(activation(rows, torch.zeros(37).long()), activation(rows, torch.ones(37).long()))
+
+
+class NothingFromTheHost(TorchDispatchMode):
+    """Fails where a tensor is made from Python numbers: such a copy waits for the device and cannot be captured."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func is not torch.ops.aten.lift_fresh.default, "a tensor came from the host"
+        return func(*args, **(kwargs or {}))
+
+
+def test_constants_per_expert_are_made_on_the_device():
+    activation = SwiGLU(alpha=(1.0, 1.0, 2.0), limit=(7.0, 5.0, 5.0))
+    rows, ids = torch.ones(4, 6), torch.tensor([0, 1, 2, 1])
+    with NothingFromTheHost():
+        got = activation(rows, ids)
+    assert torch.equal(got, activation(rows, ids))
 
 
 def test_missing_expert_ids_and_odd_width_are_refused():

@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from tests.backends import example, numpy_oracle
 
 from moesaic import (
     BatchedBatch,
@@ -14,6 +13,7 @@ from moesaic import (
     Routing,
     StandardBatch,
 )
+from tests.backends import example, numpy_oracle
 
 COUNTS = (7, 1, 0, 11, 4)
 """Rows per expert in the layouts without routing; expert 2 is empty."""
@@ -89,7 +89,9 @@ def moved(batch, device):
     """The same batch on another device."""
     match batch:
         case GroupedBatch():
-            return GroupedBatch(batch.rows.to(device), batch.offsets.to(device), batch.counts.to(device), batch.alignment)
+            return GroupedBatch(
+                batch.rows.to(device), batch.offsets.to(device), batch.counts.to(device), batch.alignment
+            )
         case BatchedBatch():
             return BatchedBatch(batch.rows.to(device), batch.counts.to(device))
     routing = Routing(batch.routing.topk_ids.to(device), batch.routing.topk_weights.to(device))

@@ -2,9 +2,8 @@
 
 import dataclasses
 
-from tests.backends import example
-
 from moesaic import BatchedExperts, GroupedContiguous, OutputNorm, PaddedStandard, Standard
+from tests.backends import example
 
 MOVED = {
     "alpha": 1.702,

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-from tests.other_format import Halved
 
 from moesaic import (
     ACTIVATIONS,
@@ -31,6 +30,7 @@ from moesaic import (
 from moesaic.activations import Activation
 from moesaic.backends.capabilities import judge
 from moesaic.errors import BackendError
+from tests.other_format import Halved
 
 NARROW = Capabilities(
     targets=(Target("cuda", 90, 90),),

@@ -5,9 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from tests.backends import example, feeding, numpy_oracle
-from tests.backends.peak_memory import peak_bytes
-from tests.tolerance import assert_close
 
 from moesaic import (
     BACKENDS,
@@ -24,6 +21,9 @@ from moesaic import (
     bind,
 )
 from moesaic.errors import BatchError
+from tests.backends import example, feeding, numpy_oracle
+from tests.backends.peak_memory import peak_bytes
+from tests.tolerance import assert_close
 
 SUBJECTS = [b for b in (Reference(), *BACKENDS) if any(t.device == "cpu" for t in b.capabilities.targets)]
 every_backend = pytest.mark.parametrize("backend", SUBJECTS, ids=lambda b: b.name)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tests.backends import example
 
 from moesaic import (
     BACKENDS,
@@ -21,6 +20,7 @@ from moesaic import (
     bind,
 )
 from moesaic.errors import GradientError
+from tests.backends import example
 
 DIFFERENTIABLE = [b for b in BACKENDS if b.capabilities.differentiable]
 OTHERS = [b for b in BACKENDS if not b.capabilities.differentiable]

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 import torch
-from tests.backends import example, feeding, generated
-from tests.tolerance import assert_close
 
 from moesaic import BACKENDS, Machine, Reference, bind
+from tests.backends import example, feeding, generated
+from tests.tolerance import assert_close
 
 SUBJECTS = [b for b in (Reference(), *BACKENDS) if any(t.device == "cpu" for t in b.capabilities.targets)]
 CLAIMS = [(b, p) for b in SUBJECTS for p in generated.problems(b)]

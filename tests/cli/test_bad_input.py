@@ -1,5 +1,5 @@
 import json
-import os
+from pathlib import Path
 
 import pytest
 import transformers
@@ -22,6 +22,10 @@ FLAGS = ("--experts", "8", "--top-k", "2", "--hidden", "64", "--intermediate", "
         (("explain", *FLAGS, "--machine", "Machine(**{})"), ("write every field by name",)),
         (("explain", "--model", "mixtral-8x9b"), ("'mixtral-8x9b'", "mixtral-8x7b", "moesaic models")),
         (("explain", "--model", "muse-spark"), ("not published",)),
+        (("explain", "--model", "x" * 5000), ("no model is known",)),
+        (("explain", "--model", "/" + "x" * 5000), ("not a directory",)),
+        (("explain", *FLAGS, "--hidden", "+".join("1" * 5000)), ("not",)),
+        (("explain", *FLAGS, "--hidden", "-" * 5000 + "1"), ("not",)),
         (("explain", "--model", "mixtral-8x7b", "--problem", "x"), ("--model and --problem",)),
         (("explain", "--experts", "8", "--top-k", "2"), ("--hidden, --intermediate, --activation", "--model")),
         (("explain", "--problem", "SwiGLU()"), ("Problem",)),
@@ -92,13 +96,14 @@ def test_a_checkpoint_with_a_bad_configuration(moesaic, tmp_path, command, confi
     moesaic(command, "--model", str(tmp_path)).assert_bad_input(str(tmp_path), part)
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
-def test_a_directory_that_may_not_be_read(moesaic, tmp_path):
-    tmp_path.chmod(0)
-    try:
-        moesaic("explain", "--model", str(tmp_path)).assert_bad_input(str(tmp_path))
-    finally:
-        tmp_path.chmod(0o700)
+def test_a_directory_that_may_not_be_read(moesaic, tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    moesaic("explain", "--model", str(tmp_path)).assert_bad_input(str(tmp_path), "Permission denied")
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    moesaic("explain", "--model", str(tmp_path)).assert_bad_input(str(tmp_path), "not a directory")
 
 
 def test_a_checkpoint_without_safetensors(moesaic, tiny_model, tmp_path):

@@ -153,6 +153,11 @@ HERE = [family for family in FAMILIES if is_decorated_here(family)]
 OUTSIDE_HERE = [family for family in OUTSIDE if source_of(family) is not None]
 
 
+def here(*families):
+    """Those of `families` that the installed transformers has behind the interface."""
+    return [family for family in families if is_decorated_here(family)]
+
+
 def tiny(family, **changes):
     """A tiny random model in float32, in eager experts mode; every parameter is large enough to count."""
     name, extra = {**FAMILIES, **OUTSIDE}[family]

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from tests.integrations.families import FAMILIES, HERE, NOT_TESTED, decorated_families, output, tiny
 
 from moesaic.integrations.transformers import patch
 from moesaic.integrations.transformers.discovery import find_layers
+from tests.integrations.families import FAMILIES, HERE, NOT_TESTED, decorated_families, output, tiny
 
 RMS = 1e-5
 """Allowed rms of the error over the standard deviation, in float32; the worst measured is 1.4e-6 (zaya)."""

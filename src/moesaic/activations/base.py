@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import groupby
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -70,11 +71,11 @@ class Activation(ABC):
         work = rows if rows.dtype == torch.float64 else rows.float()
 
         def at(value: Constant) -> float | Tensor:
-            if isinstance(value, float):
+            if not isinstance(value, tuple):
                 return value
             if expert_ids is None:
                 raise ActivationError(f"{self!r} has one constant per expert: pass expert_ids, the expert of each row")
-            return torch.tensor(value, dtype=work.dtype, device=work.device)[expert_ids.long()].unsqueeze(-1)
+            return _column(value, work)[expert_ids.long()].unsqueeze(-1)
 
         return self.formula(work, at)
 
@@ -94,6 +95,15 @@ class Activation(ABC):
                 raise ActivationError(f"{type(self).__name__}.{name} holds {length} values, so no expert {outside[0]}")
         chosen = {name: tuple(getattr(self, name)[e] for e in expert_ids) for name in self.per_expert()}
         return replace(self, **chosen)
+
+
+def _column(values: tuple[float, ...], like: Tensor) -> Tensor:
+    """`values` on the device of `like`, filled there run by run: a copy from the host could not be captured."""
+    column, at = like.new_empty(len(values)), 0
+    for number, run in groupby(values):
+        start, at = at, at + len(tuple(run))
+        column[start:at].fill_(number)
+    return column
 
 
 def _rules(metadata: Any) -> dict[str, bool]:

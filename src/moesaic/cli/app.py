@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from importlib import metadata
 from typing import Annotated
 
@@ -31,6 +33,8 @@ for command in (machine, backends, models, explain, matrix, bench, demo):
 
 def main() -> None:
     """The entry point of the command line."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a letter that the terminal lacks is no reason to fail
+        sys.stdout.reconfigure(errors="backslashreplace")
     app()
 
 

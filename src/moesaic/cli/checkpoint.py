@@ -21,15 +21,15 @@ Read = TypeVar("Read")
 
 def names_directory(text: str) -> bool:
     """True for text that names a directory rather than a known model."""
-    return os.sep in text or text in (".", "..") or Path(text).is_dir()
+    return os.sep in text or text in (".", "..") or _is_directory(Path(text))
 
 
 def read_config(directory: str | Path, *, trust_remote_code: bool) -> Any:
     """The model's configuration."""
     where = Path(directory)
-    if not where.is_dir():
+    if not _is_directory(where):
         raise CheckpointError(f"{str(where)!r} is not a directory: give one with config.json and *.safetensors")
-    if not (where / "config.json").is_file():
+    if not _read(where, (where / "config.json").is_file):
         raise CheckpointError(f"{str(where)!r} has no config.json: give a directory saved with save_pretrained")
     auto = _quiet_transformers().AutoConfig
     return _read(where, lambda: auto.from_pretrained(where, local_files_only=True, trust_remote_code=trust_remote_code))
@@ -74,6 +74,13 @@ def check_has_experts(directory: str | Path, model: nn.Module) -> None:
     if not find_layers(model):
         kind = model.__class__.__name__
         raise CheckpointError(f"{str(directory)!r} holds a {kind}, which has no experts: give an MoE model")
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name that is too long, or in a place that may not be looked at
+        return False
 
 
 def _read(where: Path, read: Callable[[], Read]) -> Read:

@@ -24,6 +24,9 @@ from moesaic.layer import Experts, bind
 SLOT = "_moesaic"
 """The attribute of an experts module that holds its `Bound` or its `Unbound`."""
 
+IMPLEMENTATION = "_experts_implementation_internal"
+"""Where a transformers configuration keeps the name of its experts implementation."""
+
 GUARDED = "_apply"
 """The method behind `to`, `cuda`, `half` and the like, which is replaced on patched modules."""
 
@@ -39,6 +42,7 @@ class Bound:
     frozen: tuple[str, ...]
     trainable: bool
     device: torch.device
+    implementation: str
     handles: tuple[RemovableHandle, ...]
 
 
@@ -50,13 +54,21 @@ class Unbound:
     forward: Callable[..., Tensor]
 
 
+def implementation_of(module: nn.Module) -> str | None:
+    """The name of the experts implementation that transformers calls for `module`."""
+    return vars(vars(module)["config"])[IMPLEMENTATION]
+
+
 def state_of(module: nn.Module) -> Bound | Unbound | None:
     """What was made of `module`; None if it is as it was."""
     return vars(module).get(SLOT)
 
 
-def attach(module: nn.Module, examined: Examined) -> Bound:
-    """Give the module's weights to the backend and release what is held twice. Changes nothing if it raises."""
+def attach(module: nn.Module, examined: Examined, implementation: str) -> Bound:
+    """Give the module's weights to the backend and release what is held twice. Changes nothing if it raises.
+
+    `implementation` is the name under which transformers calls the module from now on.
+    """
     storage, resolution = examined.storage, examined.resolution
     tensors = parameters(module)
     trainable = tuple(name for name, tensor in tensors.items() if tensor.requires_grad)
@@ -82,7 +94,9 @@ def attach(module: nn.Module, examined: Examined) -> Bound:
         frozen=tuple(name for name in copied if name in trainable),
         trainable=bool(trainable),
         device=device,
+        implementation=implementation,
         handles=(
+            module.register_forward_pre_hook(_refuse_others),
             module.register_state_dict_post_hook(_fill_in),
             module.register_load_state_dict_pre_hook(_refuse_to_load),
         ),
@@ -140,6 +154,17 @@ def _fill_in(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_m
     bound = state_of(module)
     if isinstance(bound, Bound):
         state_dict.update({f"{prefix}{name}": value for name, value in _released_values(bound).items()})
+
+
+def _refuse_others(module: nn.Module, arguments: Any) -> None:
+    """Eager code would compute with released weights without a sound: torch adds meta tensors to others."""
+    del arguments
+    bound = state_of(module)
+    if isinstance(bound, Bound) and bound.released and implementation_of(module) != bound.implementation:
+        raise PatchError(
+            f"{module.__class__.__name__} is to run {implementation_of(module)!r}, but its weights were given to the "
+            f"backend {bound.experts.backend.name}: call unpatch(model) before set_experts_implementation"
+        )
 
 
 def _refuse_to_load(module: nn.Module, state_dict: dict[str, Any], prefix: str, *details: Any) -> None:

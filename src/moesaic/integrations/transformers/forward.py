@@ -10,7 +10,7 @@ from transformers.integrations.moe import ExpertsInterface
 from moesaic.backends import BACKENDS
 from moesaic.batches import Routing, StandardBatch
 from moesaic.errors import GradientError, PatchError
-from moesaic.integrations.transformers.bound import Bound, Unbound, attach, state_of
+from moesaic.integrations.transformers.bound import Bound, Unbound, attach, implementation_of, state_of
 from moesaic.integrations.transformers.examine import Refused, examine
 
 NAME = "moesaic"
@@ -71,16 +71,12 @@ def _check_gradients(module: nn.Module, bound: Bound) -> None:
         )
 
 
+@torch.compiler.disable(reason="experts are bound before compiling: call patch(model), or the model once")
 def _bind_first(module: nn.Module) -> Bound:
-    if torch.compiler.is_compiling():
-        raise PatchError(
-            f"{module.__class__.__name__} is not bound to a backend yet, which cannot be done while compiling: call "
-            "patch(model), or the model once, before torch.compile"
-        )
     examined = examine(module, BACKENDS)
     if isinstance(examined, Refused):
         raise PatchError(
             f"{module.__class__.__name__} cannot run through moesaic: {'; '.join(map(str, examined.gaps))}. Choose "
             'another implementation with model.set_experts_implementation("grouped_mm")'
         )
-    return attach(module, examined)
+    return attach(module, examined, implementation_of(module) or NAME)

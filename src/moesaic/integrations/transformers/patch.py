@@ -15,12 +15,14 @@ from moesaic.backends import BACKENDS, Backend
 from moesaic.errors import PatchError
 from moesaic.integrations.transformers.bound import (
     GUARDED,
+    IMPLEMENTATION,
     SLOT,
     Bound,
     Unbound,
     attach,
     cannot_move,
     detach,
+    implementation_of,
     moves,
     state_of,
 )
@@ -28,9 +30,6 @@ from moesaic.integrations.transformers.discovery import Found, find_layers
 from moesaic.integrations.transformers.examine import Examined, Refused, examine
 from moesaic.integrations.transformers.forward import NAME, experts_forward, register
 from moesaic.integrations.transformers.report import LayerReport, PatchReport
-
-IMPLEMENTATION = "_experts_implementation_internal"
-"""Where a transformers configuration keeps the name of its experts implementation."""
 
 BEFORE = "_moesaic_before"
 """The attribute of a patched model with the implementation that each of its configurations had."""
@@ -56,7 +55,7 @@ def patch(model: PreTrainedModel, *, backends: Sequence[Backend[Any]] = BACKENDS
     try:
         for layer, found in zip(layers, examined, strict=True):
             if isinstance(found, Examined):
-                attach(layer.module, found)
+                attach(layer.module, found, NAME)
             elif layer.decorated:
                 _keep_own_forward(layer.module)
         _switch(model, layers)
@@ -107,7 +106,7 @@ def _keep_own_forward(module: nn.Module) -> None:
     """Let an experts module that is not covered run what it runs now."""
     interface = ALL_FP8_EXPERTS_FUNCTIONS if isinstance(module, FP8Experts) else ALL_EXPERTS_FUNCTIONS
     eager = vars(module.__class__.forward)["__wrapped__"]
-    forward = interface.get_interface(vars(vars(module)["config"])[IMPLEMENTATION], eager)
+    forward = interface.get_interface(implementation_of(module) or "eager", eager)
     if forward is not experts_forward:  # it would raise now, and still does
         setattr(module, SLOT, Unbound(forward))
 
@@ -123,11 +122,8 @@ def _switch(model: PreTrainedModel, layers: Sequence[Found]) -> None:
     register()
     model.set_experts_implementation(NAME)
     for layer in layers:
-        if layer.decorated and vars(vars(layer.module)["config"])[IMPLEMENTATION] != NAME:
-            raise PatchError(
-                f"{layer.name} did not follow {model.__class__.__name__}.set_experts_implementation({NAME!r}): its "
-                "configuration belongs to no part of the model; patch the part that holds it"
-            )
+        if layer.decorated:  # transformers overlooks a few parts, the vision tower of dots3_note for one
+            vars(vars(layer.module)["config"])[IMPLEMENTATION] = NAME
 
 
 def _give_back(layers: Sequence[Found], before: Sequence[tuple[Any, str | None]]) -> None:

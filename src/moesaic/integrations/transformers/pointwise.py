@@ -60,7 +60,7 @@ class Pointwise:
     def agrees(self, activation: Activation) -> bool:
         """Whether the function is `activation`, far beyond its limits and scales too.
 
-        The error allowed is `tolerance` of the value and of the largest value for the same up: where a gate is
+        The error allowed is `tolerance` of the value and of the values near zero for the same up: where a gate is
         almost closed, `1 + tanh` and the like lose their digits.
         """
         points = _points(activation, self.dtype, self.device)
@@ -68,8 +68,8 @@ class Pointwise:
         got = _evaluated(self.function, pairs).view(points.shape[0], -1).double()
         expected = activation(pairs.double()).view(points.shape[0], -1)
         size = expected.abs()
-        largest = size[points.abs() <= 12].amax(0, keepdim=True)
-        return bool(((got - expected).abs() <= self.tolerance * (1 + size + largest)).all())
+        usual = size[points.abs() <= 2].amax(0, keepdim=True)
+        return bool(((got - expected).abs() <= self.tolerance * (1 + size + usual)).all())
 
 
 def as_pointwise(function: Function, *, gated: bool, device: torch.device) -> Pointwise | None:
