@@ -1,4 +1,4 @@
-"""Activations in place, in float32, for the CPU backend: fewer passes over memory than the formula itself takes."""
+"""Activations in place and in float32, for the CPU backend: fewer passes over memory than the formula takes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ from torch.nn import functional
 from moesaic.activations import Activation, SwiGLU
 
 
-def activate(activation: Activation, first: Tensor, expert_ids: Tensor | None) -> Tensor:
-    """`activation(first, expert_ids)` rounded once to the dtype of `first`, which may be overwritten."""
+def activate(
+    activation: Activation, first: Tensor, expert_ids: Tensor | None, buffers: tuple[Tensor, Tensor] | None
+) -> Tensor:
+    """`activation(first, expert_ids)` rounded once to the dtype of `first`, which may be overwritten.
+
+    `buffers` may be used, if given: a float32 one of the shape of `first`, and one for the result.
+    """
     if isinstance(activation, SwiGLU) and not activation.per_expert():
-        return _swiglu(activation, first)
+        return _swiglu(activation, first, buffers)
     return activation(first, expert_ids).to(first.dtype)
 
 
-def _swiglu(activation: SwiGLU, first: Tensor) -> Tensor:
-    wide = first if first.dtype == torch.float64 else first.float()
+def _swiglu(activation: SwiGLU, first: Tensor, buffers: tuple[Tensor, Tensor] | None) -> Tensor:
+    if first.dtype in (torch.float32, torch.float64):
+        wide = first
+    else:
+        wide = first.float() if buffers is None else buffers[0].copy_(first)
     gate, up = wide.chunk(2, dim=-1)
     if isinstance(activation.limit, float):
         gate.clamp_(max=activation.limit)
@@ -28,4 +36,4 @@ def _swiglu(activation: SwiGLU, first: Tensor) -> Tensor:
         gate.mul_(torch.sigmoid(gate * activation.alpha))
     if isinstance(activation.beta, float) and activation.beta != 0.0:
         up.add_(activation.beta)
-    return torch.mul(gate, up, out=torch.empty(gate.shape, dtype=first.dtype))
+    return torch.mul(gate, up, out=torch.empty_like(gate, dtype=first.dtype) if buffers is None else buffers[1])

@@ -56,16 +56,16 @@ def sort_many(ids: Tensor, num_experts: int) -> SortedSlots:
     return SortedSlots(experts, [counts[expert] for expert in experts], order[: sum(counts)])
 
 
-def weighted_sum(table: Tensor, slots: Tensor, places: Tensor, weights: Tensor) -> Tensor:
+def weighted_sum(table: Tensor, slots: Tensor, weights: Tensor) -> Tensor:
     """`y[t] = sum_k weights[t, k] * table[row of slot (t, k)]` over active slots, in float32, rounded once.
 
-    Slot `slots[i]` has its row at `table[places[i]]`; a token without a slot sums to zero. embedding_bag reads every
+    Row i of `table` is of slot `slots[i]`; a token without a slot sums to zero. embedding_bag reads every
     row once and sums in float32, but wants weights in the table's dtype: a bfloat16 weight goes in as a high and a
     low part (2^-17 of it is lost); a float16 one could overflow, so there the table is widened.
     """
     num_tokens, top_k = weights.shape
     rows = torch.full((num_tokens * top_k,), -1, dtype=torch.int64)
-    rows[slots] = places
+    rows[slots] = torch.arange(slots.numel())
     flat = weights.reshape(-1)
     if slots.numel() < rows.numel():
         live = rows >= 0

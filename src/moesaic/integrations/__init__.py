@@ -1,1 +1,1 @@
-"""Adapters to other libraries: one file each, imported only when asked for."""
+"""Adapters to other libraries, imported only when asked for."""

@@ -34,13 +34,12 @@ GUARDED = "_apply"
 @final
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """What a module was given to: `released` parameters are empty, `frozen` ones get no gradients any more."""
+    """What a module was given to: `released` parameters are empty, only `trained` ones can get gradients."""
 
     experts: Experts
     storage: Storage
     released: tuple[str, ...]
-    frozen: tuple[str, ...]
-    trainable: bool
+    trained: tuple[str, ...]
     device: torch.device
     implementation: str
     handles: tuple[RemovableHandle, ...]
@@ -82,7 +81,7 @@ def attach(module: nn.Module, examined: Examined, implementation: str) -> Bound:
         _release(module, storage.reordered)  # before the backend makes its own copy, so that there are never three
         experts = bind(resolution.problem, weights, machine=resolution.machine, backends=(resolution.backend,))
     except BaseException:
-        _restore(module, {name: storage.stored(weights)[name] for name in storage.reordered}, trainable)
+        _restore(module, {name: storage.stored(weights)[name] for name in storage.reordered})
         raise
     del weights
     kept = _storages(experts)
@@ -91,8 +90,7 @@ def attach(module: nn.Module, examined: Examined, implementation: str) -> Bound:
         experts,
         storage,
         released=tuple(name for name in copied if name in storage.names),
-        frozen=tuple(name for name in copied if name in trainable),
-        trainable=bool(trainable),
+        trained=tuple(name for name in trainable if name not in copied),
         device=device,
         implementation=implementation,
         handles=(
@@ -115,7 +113,7 @@ def detach(module: nn.Module) -> None:
                 handle.remove()
             delattr(module, SLOT)
             delattr(module, GUARDED)
-            _restore(module, _released_values(bound), bound.frozen)
+            _restore(module, _released_values(bound))
         case Unbound():
             delattr(module, SLOT)
         case None:
@@ -137,9 +135,9 @@ def _release(module: nn.Module, names: Iterable[str]) -> None:
             module.register_parameter(name, nn.Parameter(empty, requires_grad=parameter.requires_grad))
 
 
-def _restore(module: nn.Module, values: dict[str, Tensor], trainable: Iterable[str]) -> None:
+def _restore(module: nn.Module, values: dict[str, Tensor]) -> None:
     for name, value in values.items():
-        module.register_parameter(name, nn.Parameter(value, requires_grad=name in trainable))
+        module.register_parameter(name, nn.Parameter(value, requires_grad=module.get_parameter(name).requires_grad))
 
 
 def _released_values(bound: Bound) -> dict[str, Tensor]:

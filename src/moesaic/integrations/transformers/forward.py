@@ -47,31 +47,35 @@ def _routing(top_k_index: Tensor, top_k_weights: Tensor) -> Routing:
 
 
 def _run(module: nn.Module, bound: Bound, hidden_states: Tensor, routing: Routing) -> Tensor:
-    if torch.is_grad_enabled() and (bound.trainable or hidden_states.requires_grad):
-        _check_gradients(module, bound)
+    if torch.is_grad_enabled():
+        wanted = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+        if wanted or hidden_states.requires_grad:
+            _check_gradients(module, bound, wanted)
     if torch.is_autocast_enabled(hidden_states.device.type):  # as transformers' own functions do
         rows = hidden_states.to(bound.experts.problem.dtype)
         return bound.experts(StandardBatch(rows, routing)).to(hidden_states.dtype)
     return bound.experts(StandardBatch(hidden_states, routing))
 
 
-def _check_gradients(module: nn.Module, bound: Bound) -> None:
-    backend = bound.experts.backend
+def _check_gradients(module: nn.Module, bound: Bound, wanted: list[str]) -> None:
+    kind, backend = module.__class__.__name__, bound.experts.backend
     if not backend.capabilities.differentiable:
         raise GradientError(
-            f"{module.__class__.__name__} runs on the backend {backend.name}, which computes no gradients: call the "
-            "model under torch.no_grad(), or patch it with a differentiable backend, patch(model, "
-            "backends=(TorchGrouped(),))"
+            f"{kind} runs on the backend {backend.name}, which computes no gradients: call the model under "
+            "torch.no_grad(), or patch it with a differentiable backend, patch(model, backends=(TorchGrouped(),))"
         )
-    if bound.frozen:
+    lost = [name for name in wanted if name not in bound.trained]
+    if lost:
         raise GradientError(
-            f"{module.__class__.__name__} cannot be trained: the backend {backend.name} runs on a copy of "
-            f"{', '.join(bound.frozen)}, which would get no gradients. Call the model under torch.no_grad(), or "
-            "freeze them with requires_grad_(False) before patching"
+            f"{kind} would train without {', '.join(lost)}: the backend {backend.name} runs on a copy, or on weights "
+            "that were frozen when they were given to it. Call the model under torch.no_grad(), or freeze them with "
+            "requires_grad_(False)"
         )
 
 
-@torch.compiler.disable(reason="experts are bound before compiling: call patch(model), or the model once")
+@torch.compiler.disable(  # pyright: ignore[reportUntypedFunctionDecorator]
+    reason="experts are bound before compiling: call patch(model), or the model once"
+)
 def _bind_first(module: nn.Module) -> Bound:
     examined = examine(module, BACKENDS)
     if isinstance(examined, Refused):
