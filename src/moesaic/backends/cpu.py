@@ -17,22 +17,16 @@ from typing_extensions import override
 from moesaic.activations import GELU, GeGLU, Identity, PowLU, ReGLU, ReLU, ReLU2, SiLU, SiTU, SwiGLU, SwiGLUStep
 from moesaic.backends.base import Backend
 from moesaic.backends.capabilities import Accepts, Capabilities, Target
-from moesaic.backends.cpu_activation import activate
 from moesaic.backends.cpu_blocks import BLOCK_ROWS, Blocks, blocks_between
-from moesaic.backends.cpu_slots import FEW_SLOTS, SortedSlots, sort_slots, weighted_sum
+from moesaic.backends.cpu_few import FEW_SLOTS, run_few
+from moesaic.backends.cpu_many import chunk_tokens, run_many
 from moesaic.backends.cpu_weights import CpuWeights
 from moesaic.backends.host_rows import grouped_segments, slab_counts
-from moesaic.batches import Batch, BatchedBatch, GroupedBatch, Routing, TokenBatch
+from moesaic.batches import Batch, BatchedBatch, GroupedBatch
 from moesaic.layouts import BatchedExperts, GroupedContiguous, PaddedStandard, Standard
 from moesaic.problem import DTYPES, Problem
 from moesaic.quant import UNQUANTIZED
 from moesaic.weights import ExpertWeights
-
-TABLE_BYTES = 24 << 20
-"""Tokens come in chunks whose slots' results take so much: glibc maps anew, and faults in, what is over 32 MiB."""
-
-CHUNK_ROWS = 256
-"""Rows an expert, on average, that a chunk has at least: fewer would read the weights too often."""
 
 
 @final
@@ -101,7 +95,8 @@ class Cpu(Backend[CpuWeights]):
                     _fill(output[expert, :count], batch.rows[expert, :count], expert, blocks, prepared, problem)
                 return output
             case _:
-                return _tokens(batch, prepared, problem)
+                run = run_few if batch.routing.topk_ids.numel() <= FEW_SLOTS else run_many
+                return run(batch.hidden_states, batch.routing, prepared, problem)
 
     @override
     def workspace(self, problem: Problem, num_rows: int) -> int:
@@ -122,78 +117,6 @@ class Cpu(Backend[CpuWeights]):
         # Every slot's result (in float32 too, for float16), the chunk's sum, and the output.
         results = slots * hidden * (2 * size + (4 if size == 2 else 0)) + tokens * hidden * (size + 4)
         return blocked + results + num_rows * hidden * size + (slots + num_rows) * 120 + 4096
-
-
-def _tokens(batch: TokenBatch, prepared: CpuWeights, problem: Problem) -> Tensor:
-    output = torch.empty_like(batch.hidden_states, memory_format=torch.contiguous_format)
-    ids, weights = batch.routing.topk_ids, batch.routing.topk_weights
-    step = chunk_tokens(problem)
-    for start in range(0, ids.shape[0], step):
-        chunk = slice(start, start + step)
-        output[chunk] = _chunk(batch.hidden_states[chunk], Routing(ids[chunk], weights[chunk]), prepared, problem)
-    return output
-
-
-def chunk_tokens(problem: Problem) -> int:
-    """Tokens in a chunk."""
-    fitting = TABLE_BYTES // (problem.top_k * problem.hidden_size * problem.dtype.itemsize)
-    return max(fitting, CHUNK_ROWS * problem.num_experts // problem.top_k, 1)
-
-
-def _chunk(hidden_states: Tensor, routing: Routing, prepared: CpuWeights, problem: Problem) -> Tensor:
-    weights = routing.topk_weights
-    plan = sort_slots(routing, problem.num_experts)
-    if not plan.experts:
-        return torch.zeros_like(hidden_states)
-    tokens = plan.slots.div(weights.shape[1], rounding_mode="floor")
-    scales = weights.flatten()[plan.slots].unsqueeze(-1) if problem.weight_on_input else None
-    run = _side_by_side if weights.numel() <= FEW_SLOTS else _one_by_one
-    table = run(hidden_states, tokens, scales, plan, prepared, problem)
-    return weighted_sum(table, plan.slots, torch.ones_like(weights) if problem.weight_on_input else weights)
-
-
-def _side_by_side(
-    hidden_states: Tensor,
-    tokens: Tensor,
-    scales: Tensor | None,
-    plan: SortedSlots,
-    prepared: CpuWeights,
-    problem: Problem,
-) -> Tensor:
-    """All experts' rows in one tensor, so that the activation is a few operations and not a few per expert."""
-    rows = hidden_states.index_select(0, tokens)
-    if scales is not None:
-        rows = (rows * scales).to(rows.dtype)
-    pieces = zip(plan.experts, rows.split(plan.counts), strict=True)
-    first = torch.cat([prepared.gate_up[expert](piece) for expert, piece in pieces])
-    per_expert = bool(problem.activation.per_expert())
-    ids = torch.tensor(plan.experts).repeat_interleave(torch.tensor(plan.counts)) if per_expert else None
-    inner = activate(problem.activation, first, ids, None)
-    pieces = zip(plan.experts, inner.split(plan.counts), strict=True)
-    return prepared.normed(torch.cat([prepared.down[expert](piece) for expert, piece in pieces]), problem)
-
-
-def _one_by_one(
-    hidden_states: Tensor,
-    tokens: Tensor,
-    scales: Tensor | None,
-    plan: SortedSlots,
-    prepared: CpuWeights,
-    problem: Problem,
-) -> Tensor:
-    """Expert by expert, in blocks that stay in the cache."""
-    table = hidden_states.new_empty(tokens.numel(), problem.hidden_size)
-    blocks = Blocks.of(problem, max(plan.counts))
-    start = 0
-    for expert, count in zip(plan.experts, plan.counts, strict=True):
-        for block in blocks_between(start, start + count):
-            rows = blocks.rows[: block.stop - block.start]
-            torch.index_select(hidden_states, 0, tokens[block], out=rows)
-            if scales is not None:
-                rows.copy_(rows * scales[block])
-            blocks.compute(table[block], expert, prepared, problem)
-        start += count
-    return table
 
 
 def _fill(output: Tensor, rows: Tensor, expert: int, blocks: Blocks, prepared: CpuWeights, problem: Problem) -> None:

@@ -14,9 +14,10 @@ def activate(
 ) -> Tensor:
     """`activation(first, expert_ids)` rounded once to the dtype of `first`, which may be overwritten.
 
+    `expert_ids` is None where the activation has one constant for all experts.
     `buffers` may be used, if given: a float32 one of the shape of `first`, and one for the result.
     """
-    if isinstance(activation, SwiGLU) and not activation.per_expert():
+    if isinstance(activation, SwiGLU) and expert_ids is None:
         return _swiglu(activation, first, buffers)
     return activation(first, expert_ids).to(first.dtype)
 

@@ -26,6 +26,8 @@ class CpuWeights:
     gate_up_bias: Tensor | None
     down_bias: Tensor | None
     output_scale: Tensor | None
+    per_expert: bool
+    """Whether a constant of the activation differs between experts."""
 
     @classmethod
     def of(cls, weights: ExpertWeights, problem: Problem) -> CpuWeights:
@@ -39,6 +41,7 @@ class CpuWeights:
             gate_up_bias=None if first is None else first.detach(),
             down_bias=None if second is None else second.detach(),
             output_scale=None if scale is None else scale.detach(),
+            per_expert=bool(problem.activation.per_expert()),
         )
 
     def canonical(self) -> ExpertWeights:

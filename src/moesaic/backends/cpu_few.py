@@ -1,0 +1,74 @@
+"""Few slots on a CPU: plain lists instead of tensor operations, which cost microseconds each at any size."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from moesaic.backends.cpu_activation import activate
+from moesaic.backends.cpu_weights import CpuWeights
+from moesaic.batches import Routing
+from moesaic.problem import Problem
+
+FEW_SLOTS = 512
+"""Slots up to which lists win: sorting 512 of them takes 60 microseconds either way."""
+
+
+def run_few(hidden_states: Tensor, routing: Routing, weights: CpuWeights, problem: Problem) -> Tensor:
+    """The weighted sum over the slots of every token; a token without an active slot sums to zero."""
+    experts, counts, slots = sorted_slots(routing.topk_ids, problem.num_experts)
+    if not slots:
+        return torch.zeros_like(hidden_states)
+    pieces = _gathered(hidden_states, counts, slots, routing, problem)
+    first = torch.cat([weights.gate_up[expert](piece) for expert, piece in zip(experts, pieces, strict=True)])
+    ids = torch.tensor(experts).repeat_interleave(torch.tensor(counts)) if weights.per_expert else None
+    inner = activate(problem.activation, first, ids, None).split(counts)
+    table = torch.cat([weights.down[expert](piece) for expert, piece in zip(experts, inner, strict=True)])
+    return _summed(weights.normed(table, problem), slots, routing, problem)
+
+
+def sorted_slots(ids: Tensor, num_experts: int) -> tuple[list[int], list[int], list[int]]:
+    """The experts with rows, ascending; how many each has; their positions in the flattened ids, expert by expert."""
+    groups: dict[int, list[int]] = {}
+    for position, expert in enumerate(ids.flatten().tolist()):
+        if 0 <= expert < num_experts:
+            groups.setdefault(expert, []).append(position)
+    experts = sorted(groups)
+    counts = [len(groups[expert]) for expert in experts]
+    return experts, counts, [position for expert in experts for position in groups[expert]]
+
+
+def _gathered(
+    hidden_states: Tensor, counts: list[int], slots: list[int], routing: Routing, problem: Problem
+) -> tuple[Tensor, ...]:
+    """The rows of each expert."""
+    if hidden_states.shape[0] == 1 and len(counts) == len(slots) and not problem.weight_on_input:
+        return (hidden_states,) * len(slots)
+    top_k = routing.topk_ids.shape[1]
+    rows = hidden_states.index_select(0, torch.tensor([slot // top_k for slot in slots]))
+    if problem.weight_on_input:
+        rows = (rows * _weights(routing, slots).unsqueeze(-1)).to(rows.dtype)
+    return rows.split(counts)
+
+
+def _summed(table: Tensor, slots: list[int], routing: Routing, problem: Problem) -> Tensor:
+    """Row i of `table`, of slot `slots[i]`, weighted and summed to its token in float32, rounded once."""
+    num_tokens, top_k = routing.topk_ids.shape
+    wide = table if table.dtype == torch.float64 else table.float()
+    ones = problem.weight_on_input
+    factors = wide.new_ones(len(slots)) if ones else _weights(routing, slots).to(wide.dtype)
+    if num_tokens == 1:
+        return (factors.unsqueeze(0) @ wide).to(table.dtype)
+    order = sorted(range(len(slots)), key=slots.__getitem__)
+    starts, row = [], 0
+    for token in range(num_tokens):
+        starts.append(row)
+        while row < len(order) and slots[order[row]] < (token + 1) * top_k:
+            row += 1
+    index = torch.tensor(order)
+    summed = torch.embedding_bag(wide, index, torch.tensor(starts), per_sample_weights=factors[index])[0]
+    return summed.to(table.dtype)
+
+
+def _weights(routing: Routing, slots: list[int]) -> Tensor:
+    return routing.topk_weights.flatten()[torch.tensor(slots)]
