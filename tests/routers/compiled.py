@@ -1,10 +1,10 @@
 """A program: compiles every router into one graph and compares; prints the name of each that did."""
 
 import torch
-from tests.routers.comparing import random_logits
-from tests.routers.examples import EXAMPLES, identify, token_ids
 
 from moesaic.routers import deactivate_padding
+from tests.routers.comparing import random_logits
+from tests.routers.examples import EXAMPLES, identify, token_ids
 
 
 def main():

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tests.routers.comparing import random_bias
 
 from moesaic.routers import (
     BiasedSigmoidTopK,
@@ -19,6 +18,7 @@ from moesaic.routers import (
     TopKSoftmax,
     ZeroExpertTopK,
 )
+from tests.routers.comparing import random_bias
 
 BIAS = random_bias(8)
 TABLE = torch.tensor([[0, 5, 2], [7, 6, 1], [3, 4, 5], [2, 0, 7], [6, 1, 3]])

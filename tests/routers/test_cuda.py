@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tests.routers.comparing import random_logits
-from tests.routers.examples import every_router, token_ids
 
 from moesaic.routers import deactivate_padding
 from moesaic.routers.selection import top_ids
+from tests.routers.comparing import random_logits
+from tests.routers.examples import every_router, token_ids
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.routers.comparing import random_logits
-from tests.routers.examples import BY_LOGITS, EXAMPLES, every_router, identify, token_ids
 
 import moesaic
 from moesaic.errors import RouterError
 from moesaic.routers import ROUTERS, Router
+from tests.routers.comparing import random_logits
+from tests.routers.examples import BY_LOGITS, EXAMPLES, every_router, identify, token_ids
 
 NAN, INF = float("nan"), float("inf")
 by_logits = pytest.mark.parametrize("router", BY_LOGITS, ids=identify)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from tests.routers.examples import EXAMPLES, WITHOUT_TENSORS, identify
 
 import moesaic.routers
 from moesaic.errors import RouterError
 from moesaic.routers import BiasedSigmoidTopK, GroupedSigmoidTopK, HashedTopK, SoftmaxTopK, SparseMixer
+from tests.routers.examples import EXAMPLES, WITHOUT_TENSORS, identify
 
 NAN, INF = float("nan"), float("inf")
 WITH_TENSORS = [r for r in EXAMPLES if r not in WITHOUT_TENSORS][:-1]

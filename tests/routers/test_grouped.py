@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.routers import oracle
-from tests.routers.comparing import assert_routes, random_bias, random_logits, scores
 
 from moesaic.errors import RouterError
 from moesaic.routers import BiasedSigmoidTopK, GroupedSigmoidTopK, GroupedSoftmaxTopK, SoftmaxTopK
+from tests.routers import oracle
+from tests.routers.comparing import assert_routes, random_bias, random_logits, scores
 
 SHAPES = [(4, 2, 2, 1), (6, 3, 2, 2), (12, 4, 3, 3), (256, 8, 8, 4), (160, 6, 8, 3), (288, 8, 1, 1), (896, 16, 16, 3)]
 """(num_experts, top_k, num_groups, top_groups)."""

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tests.routers import oracle
-from tests.routers.comparing import assert_routes, random_logits
 
 from moesaic.errors import RouterError
 from moesaic.routers import HashedTopK
+from tests.routers import oracle
+from tests.routers.comparing import assert_routes, random_logits
 
 TABLE = torch.tensor([[0, 1], [2, 3], [3, 0], [1, 1]])
 

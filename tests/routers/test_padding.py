@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from tests.routers.comparing import random_logits
-from tests.routers.examples import every_router, token_ids
 
 from moesaic import Routing
 from moesaic.errors import RouterError
 from moesaic.routers import deactivate_padding
+from tests.routers.comparing import random_logits
+from tests.routers.examples import every_router, token_ids
 
 NAN = float("nan")
 

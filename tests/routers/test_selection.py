@@ -3,9 +3,9 @@
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.routers import oracle
 
 from moesaic.routers.selection import renormalized, top_ids
+from tests.routers import oracle
 
 NAN, INF = float("nan"), float("inf")
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.routers import oracle
-from tests.routers.comparing import assert_routes, random_bias, random_logits, scores
 
 from moesaic.routers import BiasedSigmoidTopK, SigmoidTopK
+from tests.routers import oracle
+from tests.routers.comparing import assert_routes, random_bias, random_logits, scores
 
 SIZES = [(2, 1), (7, 7), (16, 1), (128, 6), (288, 8), (384, 8), (512, 22), (896, 16)]
 

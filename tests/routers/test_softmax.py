@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.routers import oracle
-from tests.routers.comparing import assert_routes, probabilities, random_bias, random_logits
 
 from moesaic.routers import BiasedSoftmaxTopK, ExpertScaledSoftmaxTopK, SoftmaxTopK, TopKSoftmax
+from tests.routers import oracle
+from tests.routers.comparing import assert_routes, probabilities, random_bias, random_logits
 
 SIZES = [(1, 1), (2, 2), (7, 3), (60, 4), (128, 8), (512, 22), (896, 16)]
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.routers import oracle
-from tests.routers.comparing import assert_routes, random_logits
 
 from moesaic.errors import RouterError
 from moesaic.routers import SparseMixer
+from tests.routers import oracle
+from tests.routers.comparing import assert_routes, random_logits
 
 
 @pytest.mark.parametrize("num_experts", [2, 3, 16])

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from tests.routers import oracle
-from tests.routers.comparing import assert_routes, random_bias, random_logits
 
 from moesaic.routers import SqrtSoftplusTopK
+from tests.routers import oracle
+from tests.routers.comparing import assert_routes, random_bias, random_logits
 
 
 @pytest.mark.parametrize(("num_experts", "top_k"), [(1, 1), (7, 3), (256, 6), (384, 6), (896, 22)])

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tests.routers import oracle
-from tests.routers.comparing import assert_routes, probabilities, random_bias, random_logits
 
 from moesaic.errors import RouterError
 from moesaic.routers import ZeroExpertTopK
+from tests.routers import oracle
+from tests.routers.comparing import assert_routes, probabilities, random_bias, random_logits
 
 
 @pytest.mark.parametrize(("num_experts", "num_zero", "top_k"), [(1, 1, 2), (5, 3, 4), (512, 256, 12)])
