@@ -55,6 +55,9 @@ class Frozen(Backend[ExpertWeights]):
     def canonical(self, prepared, problem):
         return prepared
 
+    def tensors(self, prepared):
+        return prepared.tensors
+
     def run(self, batch, prepared, problem):
         return Reference().run(batch, prepared, problem)
 

@@ -40,6 +40,9 @@ class Stub(Backend[None]):
     def canonical(self, prepared, problem):
         raise NotImplementedError
 
+    def tensors(self, prepared):
+        return ()
+
     def run(self, batch, prepared, problem):
         raise NotImplementedError
 

@@ -32,6 +32,7 @@ class Routing:
 
     def __post_init__(self) -> None:
         ids, weights = self.topk_ids, self.topk_weights
+        _check_tensors(topk_ids=ids, topk_weights=weights)
         if ids.ndim != 2 or ids.shape != weights.shape:
             raise BatchError(
                 f"topk_ids is {tuple(ids.shape)} and topk_weights {tuple(weights.shape)}; both need one shape (T, K)"
@@ -127,6 +128,7 @@ class GroupedBatch:
     alignment: int = 1
 
     def __post_init__(self) -> None:
+        _check_tensors(rows=self.rows)
         if self.rows.ndim != 2:
             raise BatchError(f"rows is {tuple(self.rows.shape)}, but GroupedContiguous needs (R, H)")
         _check_per_expert("offsets", self.offsets, self.rows)
@@ -152,6 +154,7 @@ class BatchedBatch:
     counts: Int[Tensor, " L"]
 
     def __post_init__(self) -> None:
+        _check_tensors(rows=self.rows)
         if self.rows.ndim != 3:
             raise BatchError(f"rows is {tuple(self.rows.shape)}, but BatchedExperts needs (L, C, H)")
         _check_per_expert("counts", self.counts, self.rows)
@@ -174,7 +177,16 @@ TokenBatch: TypeAlias = StandardBatch | PaddedStandardBatch
 """The batches that carry routing."""
 
 
+def _check_tensors(**values: object) -> None:
+    for name, value in values.items():
+        if not isinstance(value, Tensor):
+            raise BatchError(
+                f"{name} is a {value.__class__.__name__}, but it needs a torch.Tensor: torch.as_tensor does"
+            )
+
+
 def _check_tokens(hidden_states: Tensor, routing: Routing) -> None:
+    _check_tensors(hidden_states=hidden_states)
     ids = routing.topk_ids
     if hidden_states.ndim != 2:
         raise BatchError(
@@ -193,6 +205,7 @@ def _check_tokens(hidden_states: Tensor, routing: Routing) -> None:
 
 
 def _check_per_expert(name: str, values: Tensor, rows: Tensor) -> None:
+    _check_tensors(**{name: values})
     if values.ndim != 1 or values.dtype != torch.int32:
         raise BatchError(
             f"{name} is {values.dtype} of shape {tuple(values.shape)}, but it needs torch.int32 of shape (L,)"

@@ -64,6 +64,11 @@ class Experts:
         """The weights in canonical form again, bit for bit; tensors may be shared with the layer."""
         return self.backend.canonical(self._prepared, self.problem)
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every tensor that the layer keeps alive, in its backend's own form."""
+        return self.backend.tensors(self._bound.prepared)
+
     def workspace(self, num_rows: int) -> int:
         """The most bytes that one call allocates for `num_rows` rows (tokens under Standard), without running it."""
         return self.backend.workspace(self.problem, num_rows)

@@ -29,6 +29,9 @@ class Packing(Backend[ExpertWeights]):
     def canonical(self, prepared, problem):
         return self.prepare(prepared, problem)
 
+    def tensors(self, prepared):
+        return prepared.tensors
+
     def run(self, batch, prepared, problem):
         return TorchGrouped().run(batch, prepared, problem)
 
@@ -54,6 +57,9 @@ class FailsOnLayer(Backend[ExpertWeights]):
 
     def canonical(self, prepared, problem):
         return Packing().canonical(prepared, problem)
+
+    def tensors(self, prepared):
+        return prepared.tensors
 
     def run(self, batch, prepared, problem):
         return Packing().run(batch, prepared, problem)

@@ -22,7 +22,7 @@ class Backend(ABC, Generic[Prepared]):
     """One way to compute the experts of a layer.
 
     To add one, copy `reference.py`: a final frozen dataclass with a unique `name`, a complete `capabilities`, and
-    the four methods below. It holds no state: tuned tables are frozen fields. It imports what is heavy inside
+    the five methods below. It holds no state: tuned tables are frozen fields. It imports what is heavy inside
     `prepare` and `run`. Add a three-line test class, and one line in `BACKENDS` if it belongs to the package.
     """
 
@@ -48,6 +48,10 @@ class Backend(ABC, Generic[Prepared]):
 
         So a packed layer can be saved, moved between ranks or bound to another backend without a second copy.
         """
+
+    @abstractmethod
+    def tensors(self, prepared: Prepared) -> tuple[Tensor, ...]:
+        """Every tensor that `prepared` keeps alive, so that a caller can count bytes and release what is held twice."""
 
     @abstractmethod
     def run(self, batch: Batch, prepared: Prepared, problem: Problem) -> Tensor:

@@ -174,7 +174,7 @@ def _machine_reasons(can: Capabilities, machine: Machine) -> Iterator[Reason]:
             yield Reason(ReasonCode.FEATURE, feature, ", ".join(machine.features) or "none known")
     for needed in can.requires:
         found = machine.version(needed.package)
-        if found is None or found < needed.version:
+        if found is None or found + (0,) * (len(needed.version) - len(found)) < needed.version:
             wanted = f"{needed.package} >= {'.'.join(map(str, needed.version))}"
             got = "not installed" if found is None else ".".join(map(str, found))
             yield Reason(ReasonCode.PACKAGE, wanted, got)

@@ -77,6 +77,10 @@ class Cpu(Backend[CpuWeights]):
         return prepared.canonical()
 
     @override
+    def tensors(self, prepared: CpuWeights) -> tuple[Tensor, ...]:
+        return prepared.tensors
+
+    @override
     @torch.no_grad()
     def run(self, batch: Batch, prepared: CpuWeights, problem: Problem) -> Tensor:
         match batch:

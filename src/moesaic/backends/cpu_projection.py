@@ -22,7 +22,8 @@ class Projection:
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None) -> Projection:
         """Pack `weight` if this CPU has kernels for its dtype (bfloat16 from AVX512, float16 from AVX512-FP16)."""
-        typed = None if bias is None else bias.detach().to(weight.dtype)
+        # oneDNN reads a bias as if its elements lay side by side, whatever its stride says (torch 2.13).
+        typed = None if bias is None else bias.detach().to(weight.dtype).contiguous()
         if not packs(weight.dtype):
             return cls(weight.detach(), typed, packed=False)
         return cls(torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None), typed, packed=True)  # noqa: SLF001

@@ -44,6 +44,13 @@ class CpuWeights:
             per_expert=bool(problem.activation.per_expert()),
         )
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every tensor held."""
+        projections = (*self.gate_up, *self.down)
+        held = (*(p.weight for p in projections), *(p.bias for p in projections))
+        return tuple(t for t in (*held, self.gate_up_bias, self.down_bias, self.output_scale) if t is not None)
+
     def canonical(self) -> ExpertWeights:
         """The weights that were packed, bit for bit."""
         return ExpertWeights.plain(

@@ -60,6 +60,10 @@ class Reference(Backend[ExpertWeights]):
         return prepared
 
     @override
+    def tensors(self, prepared: ExpertWeights) -> tuple[Tensor, ...]:
+        return prepared.tensors
+
+    @override
     def run(self, batch: Batch, prepared: ExpertWeights, problem: Problem) -> Tensor:
         match batch:
             case GroupedBatch():

@@ -8,7 +8,7 @@ are masked before and after the first product and before the sum, and ends are c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
@@ -36,7 +36,7 @@ from moesaic.backends.host_rows import grouped_segments, slab_counts
 from moesaic.batches import Batch, BatchedBatch, GroupedBatch, TokenBatch
 from moesaic.layouts import BatchedExperts, GroupedContiguous, PaddedStandard, Standard
 from moesaic.problem import Problem
-from moesaic.quant import UNQUANTIZED
+from moesaic.quant import UNQUANTIZED, Quantized
 from moesaic.weights import ExpertWeights
 
 
@@ -84,11 +84,17 @@ class TorchGrouped(Backend[ExpertWeights]):
 
     @override
     def prepare(self, weights: ExpertWeights, problem: Problem) -> ExpertWeights:
-        return weights
+        gate_up = Quantized(weights.gate_up.format, _aligned(weights.gate_up.data))
+        down = Quantized(weights.down.format, _aligned(weights.down.data))
+        return replace(weights, gate_up=gate_up, down=down)
 
     @override
     def canonical(self, prepared: ExpertWeights, problem: Problem) -> ExpertWeights:
         return prepared
+
+    @override
+    def tensors(self, prepared: ExpertWeights) -> tuple[Tensor, ...]:
+        return prepared.tensors
 
     @override
     def run(self, batch: Batch, prepared: ExpertWeights, problem: Problem) -> Tensor:
@@ -186,7 +192,17 @@ def _product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
             return torch.where(filled, gradient, 0)
 
         transposed.register_hook(keep_filled)
-    return functional.grouped_mm(rows, transposed, offs=ends)
+    return functional.grouped_mm(_aligned(rows), transposed, offs=ends)
+
+
+def _aligned(values: Tensor) -> Tensor:
+    """`values`, copied if grouped_mm would refuse them: one dimension is dense, the others step by 16 bytes."""
+    size, strides = values.element_size(), values.stride()
+    for dense in (-1, -2) if values.ndim == 3 else (-1,):
+        others = [s for i, s in enumerate(strides) if i != values.ndim + dense]
+        if strides[dense] == 1 and not any(s * size % 16 for s in (*others, values.storage_offset())):
+            return values
+    return values.clone(memory_format=torch.contiguous_format)
 
 
 def _biased(rows: Tensor, bias: Tensor | None, expert_ids: Tensor) -> Tensor:

@@ -6,10 +6,9 @@ the module keeps an empty one on the meta device, and `state_dict` makes its val
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import FunctionType, MethodType, ModuleType
+from types import MethodType
 from typing import Any, final
 
 import torch
@@ -84,7 +83,7 @@ def attach(module: nn.Module, examined: Examined, implementation: str) -> Bound:
         _restore(module, {name: storage.stored(weights)[name] for name in storage.reordered})
         raise
     del weights
-    kept = _storages(experts)
+    kept = {_address(tensor) for tensor in experts.tensors}
     copied = tuple(name for name, tensor in parameters(module).items() if _address(tensor) not in kept)
     bound = Bound(
         experts,
@@ -187,23 +186,6 @@ def cannot_move(what: str) -> str:
         f"{what} cannot be moved or converted, because its expert weights were given to a backend: call "
         "unpatch(model), move it, and patch again"
     )
-
-
-def _storages(holder: object) -> frozenset[int]:
-    """The addresses of the storages of all tensors that `holder` keeps alive."""
-    seen: set[int] = set()
-    found: set[int] = set()
-    waiting: list[object] = [holder]
-    while waiting:
-        thing = waiting.pop()
-        if id(thing) in seen or isinstance(thing, type | ModuleType | FunctionType):
-            continue
-        seen.add(id(thing))
-        if isinstance(thing, Tensor):
-            found.add(_address(thing))
-        else:
-            waiting += gc.get_referents(thing)
-    return frozenset(found - {0})  # 0: no memory at all
 
 
 def _address(tensor: Tensor) -> int:
