@@ -33,7 +33,7 @@ class Format(ABC):
 
     @abstractmethod
     def quantize(self, values: Tensor, *, name: str = "tensor") -> Quantized:
-        """Store `values`. A format that loses bits raises FormatError naming `name` and the index of a NaN or an inf."""
+        """Store `values`. A format that loses bits raises FormatError naming `name` and the index of a NaN or inf."""
 
     @abstractmethod
     def dequantize(self, stored: Quantized, dtype: torch.dtype) -> Tensor:
