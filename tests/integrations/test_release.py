@@ -8,7 +8,7 @@ import torch
 
 from moesaic import BACKENDS, Reference, TorchGrouped
 from moesaic.errors import PatchError
-from moesaic.integrations.transformers import patch
+from moesaic.integrations.transformers import patch, unpatch
 from tests.integrations.families import here, output, tiny
 from tests.integrations.packing import FailsOnLayer, Packing
 
@@ -157,3 +157,17 @@ def test_a_failure_to_switch_leaves_the_model_as_it_was(monkeypatch):
     assert raised.value is fault
     assert not any(parameter.is_meta for parameter in model.parameters())
     torch.testing.assert_close(output(model), wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", SOME)
+def test_the_default_backends_give_every_weight_back(family, dtype):
+    # bfloat16 is packed by oneDNN on a CPU, in tensors without an address of their own.
+    model = tiny(family).to(dtype)
+    before, expected = state(model), output(model)
+    patch(model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    unpatch(model)
+    assert not any(parameter.is_meta for parameter in model.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(output(model), expected)

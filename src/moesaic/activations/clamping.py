@@ -21,3 +21,8 @@ def within(values: Tensor, limit: float | Tensor) -> Tensor:
     if isinstance(limit, Tensor):
         return torch.clamp(values, min=-limit, max=limit)
     return torch.clamp(values, min=-limit, max=limit)
+
+
+def limited(gate: Tensor, up: Tensor, limit: float | Tensor) -> tuple[Tensor, Tensor]:
+    """`min(gate, limit), clamp(up, -limit, limit)`: the gate is limited from above only."""
+    return at_most(gate, limit), within(up, limit)

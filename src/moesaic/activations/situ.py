@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from moesaic.activations.base import Activation, At, Constant, constant
-from moesaic.activations.clamping import at_most, within
+from moesaic.activations.clamping import limited
 
 
 @final
@@ -32,8 +32,7 @@ class SiTU(Activation):
     def formula(self, rows: Tensor, at: At) -> Tensor:
         gate, up = rows.chunk(2, dim=-1)
         if self.limit is not None:
-            limit = at(self.limit)
-            gate, up = at_most(gate, limit), within(up, limit)
+            gate, up = limited(gate, up, at(self.limit))
         gate_scale = at(self.gate_scale)
         if self.linear_scale is not None:
             linear_scale = at(self.linear_scale)

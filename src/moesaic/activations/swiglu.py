@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from moesaic.activations.base import Activation, At, Constant, constant
-from moesaic.activations.clamping import at_most, within
+from moesaic.activations.clamping import at_most, limited, within
 
 
 @final
@@ -31,8 +31,7 @@ class SwiGLU(Activation):
     def formula(self, rows: Tensor, at: At) -> Tensor:
         gate, up = rows.chunk(2, dim=-1)
         if self.limit is not None:
-            limit = at(self.limit)
-            gate, up = at_most(gate, limit), within(up, limit)
+            gate, up = limited(gate, up, at(self.limit))
         return gate * torch.sigmoid(at(self.alpha) * gate) * (up + at(self.beta))
 
 

@@ -83,7 +83,7 @@ def attach(module: nn.Module, examined: Examined, implementation: str) -> Bound:
         _restore(module, {name: storage.stored(weights)[name] for name in storage.reordered})
         raise
     del weights
-    kept = {_address(tensor) for tensor in experts.tensors}
+    kept = {_address(tensor) for tensor in experts.tensors} - {0}  # 0: no memory of its own, or packed
     copied = tuple(name for name, tensor in parameters(module).items() if _address(tensor) not in kept)
     bound = Bound(
         experts,
