@@ -43,6 +43,7 @@ MAY_IMPORT = {
     "conformance": "layer",
     "tuning": "layer",
     "integrations": "layer models checkpoints",
+    "__main__": "cli",
     "cli": "layer models checkpoints conformance integrations known_machines parsing tuning vocabulary",
 }
 """Part of the package -> what it may import: the parts named, what those may import, and itself."""

@@ -71,7 +71,7 @@ def test_the_first_eligible_backend_runs_and_the_order_is_kept():
 def test_every_backend_gives_all_its_reasons():
     problem = dataclasses.replace(PROBLEM, bias=True, dtype=torch.float32, weight_on_input=True)
     narrow = stub("narrow", without(dtypes=(torch.bfloat16,), bias=False, weight_on_input=False))
-    found = resolve(problem, CPU, (narrow, stub("wide"), stub("none", without(activations=()))))
+    found = resolve(problem, CPU, (narrow, stub("wide"), stub("none", without(activations=(), any_activation=False))))
     assert [[reason.code for reason in verdict.reasons] for verdict in found.verdicts] == [
         [ReasonCode.DTYPE, ReasonCode.BIAS, ReasonCode.WEIGHT_ON_INPUT],
         [],

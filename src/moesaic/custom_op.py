@@ -26,7 +26,11 @@ class BoundBackend(OpaqueBase):
         self.problem = problem
 
     def run(self, batch: Batch) -> Tensor:
-        """Compute `batch`."""
+        """Compute `batch` in the problem's own dtype: autocast, if it is on, stays outside."""
+        device = batch.rows.device.type
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                return self.backend.run(batch, self.prepared, self.problem)
         return self.backend.run(batch, self.prepared, self.problem)
 
 

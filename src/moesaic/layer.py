@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from moesaic.backends import BACKENDS
 from moesaic.backends.base import Backend
 from moesaic.batches import Batch, BatchedBatch, GroupedBatch
+from moesaic.checks import instance, whole_number
 from moesaic.custom_op import BoundBackend, run_as_operator
 from moesaic.dispatch.base import Dispatcher
-from moesaic.errors import BatchError, GradientError, ProblemError, WeightsError
+from moesaic.errors import BackendError, BatchError, GradientError, ProblemError, RouterError, WeightsError
 from moesaic.machine import Machine
 from moesaic.problem import Problem
 from moesaic.resolve import Resolution, resolve
@@ -24,7 +25,10 @@ from moesaic.weights import ExpertWeights
 
 @final
 class Experts:
-    """A problem bound to a backend and to the weights which that backend prepared. Built by `bind`."""
+    """A problem bound to a backend and to the weights which that backend prepared. Built by `bind`.
+
+    Copying and pickling go through the canonical weights and prepare them again, since a packed form has no copy.
+    """
 
     def __init__(self, resolution: Resolution, weights: ExpertWeights) -> None:
         self.resolution = resolution
@@ -32,11 +36,13 @@ class Experts:
         self.backend = resolution.backend
         self._trainable = any(t.requires_grad for t in weights.tensors)
         self._device = weights.gate_up.data.device
-        self._prepared = self.backend.prepare(weights, self.problem)
-        self._bound = BoundBackend(self.backend, self._prepared, self.problem)
+        self._bound = BoundBackend(self.backend, self.backend.prepare(weights, self.problem), self.problem)
 
     def __repr__(self) -> str:
         return f"Experts({self.backend!r}, {self.problem!r})"
+
+    def __reduce__(self) -> tuple[type[Experts], tuple[Resolution, ExpertWeights]]:
+        return Experts, (self.resolution, self.canonical())
 
     def __call__(self, batch: Batch) -> Tensor:
         """The rows of `batch` in the same places, in the problem's dtype (`backends/base.py` states the contract).
@@ -45,6 +51,15 @@ class Experts:
         computes none.
         """
         self._check(batch)
+        rows = self._run(batch)
+        if rows.shape != batch.rows.shape or rows.dtype != batch.rows.dtype:
+            raise BackendError(
+                f"the backend {self.backend.name} returned {rows.dtype} of shape {tuple(rows.shape)}, but its contract "
+                f"is {batch.rows.dtype} of shape {tuple(batch.rows.shape)}: its run is wrong"
+            )
+        return rows
+
+    def _run(self, batch: Batch) -> Tensor:
         if torch.is_grad_enabled() and (self._trainable or _requires_grad(batch)):
             if not self.backend.capabilities.differentiable:
                 raise GradientError(
@@ -53,16 +68,15 @@ class Experts:
                 )
             # Outside of any graph: the operator has no backward, and torch 2.13 traces no grouped product in float32.
             if torch.compiler.is_compiling():
-                run = cast("Callable[..., Tensor]", torch.compiler.disable(self.backend.run))
-                return run(batch, self._prepared, self.problem)
-            return self.backend.run(batch, self._prepared, self.problem)
+                return cast("Callable[[Batch], Tensor]", torch.compiler.disable(self._bound.run))(batch)
+            return self._bound.run(batch)
         if torch.compiler.is_compiling():
             return run_as_operator(batch, self._bound)
-        return self.backend.run(batch, self._prepared, self.problem)
+        return self._bound.run(batch)
 
     def canonical(self) -> ExpertWeights:
         """The weights in canonical form again, bit for bit; tensors may be shared with the layer."""
-        return self.backend.canonical(self._prepared, self.problem)
+        return self.backend.canonical(self._bound.prepared, self.problem)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -71,9 +85,14 @@ class Experts:
 
     def workspace(self, num_rows: int) -> int:
         """The most bytes that one call allocates for `num_rows` rows (tokens under Standard), without running it."""
-        return self.backend.workspace(self.problem, num_rows)
+        rows = whole_number("workspace", "num_rows", num_rows, ProblemError, at_least=0)
+        return self.backend.workspace(self.problem, rows)
 
     def _check(self, batch: Batch) -> None:
+        if not isinstance(batch, Batch):
+            raise BatchError(
+                f"the experts take a batch, not a {batch.__class__.__name__}: StandardBatch(rows, routing)"
+            )
         problem, rows = self.problem, batch.rows
         if not problem.layout.accepts(batch.layout):
             raise BatchError(f"the batch is {batch.layout!r}, but the problem was bound with layout={problem.layout!r}")
@@ -114,9 +133,12 @@ def bind(
     """Choose the backend for `problem` and prepare `weights` for it.
 
     `machine` is by default the one the weights lie on. `backends=(Cpu(),)` uses that one or fails with its reasons.
-    A backend may keep the tensors of `weights`, or a packed copy: drop your references to have one copy.
+    A backend may keep the tensors of `weights`, or a packed copy: drop your references to have one copy, and bind
+    again after changing them (`load_state_dict`, an optimizer's step), since a copy does not follow.
     Raises WeightsError if the weights do not fit, NoBackendError with every reason if nobody serves the problem.
     """
+    instance("bind", "problem", problem, Problem, ProblemError, example="Problem(num_experts=8, ...)")
+    instance("bind", "weights", weights, ExpertWeights, WeightsError, example="ExpertWeights.plain(gate_up, down)")
     weights.check(problem)
     device = weights.gate_up.data.device
     there = machine if machine is not None else Machine.current(device)
@@ -146,6 +168,20 @@ class MoE(nn.Module):
         shared: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
+        instance("MoE", "router", router, Router, RouterError, example="SoftmaxTopK(8, 2)")
+        instance("MoE", "dispatcher", dispatcher, Dispatcher, ProblemError, example="Local()")
+        instance("MoE", "experts", experts, Experts, ProblemError, example="bind(problem, weights)")
+        reachable = dispatcher.num_experts(experts.problem.num_experts)
+        if router.stated("num_experts") not in (None, reachable):
+            raise RouterError(
+                f"the router is for {router.stated('num_experts')} experts, but {dispatcher!r} reaches {reachable}: a "
+                "token for any other would be dropped without a word"
+            )
+        if (router.stated("top_k") or 0) > experts.problem.top_k:
+            raise RouterError(
+                f"the router chooses {router.stated('top_k')} experts a token, but the experts were bound with "
+                f"top_k={experts.problem.top_k}: bind a problem with the larger top_k"
+            )
         if not experts.problem.layout.accepts(dispatcher.layout):
             raise ProblemError(
                 f"the dispatcher {dispatcher!r} produces {dispatcher.layout!r}, but the experts were bound with "
@@ -155,6 +191,12 @@ class MoE(nn.Module):
         self.dispatcher = dispatcher
         self.experts = experts
         self.shared = shared
+
+    def extra_repr(self) -> str:
+        """What `print(model)` shows."""
+        p = self.experts.problem
+        sizes = f"E={p.num_experts} K={p.top_k} H={p.hidden_size} I={p.intermediate_size}"
+        return f"{self.router!r}, {self.dispatcher!r}, {self.experts.backend!r}, {sizes}, {p.activation!r}, {p.dtype}"
 
     def forward(
         self,

@@ -53,12 +53,14 @@ class Machine:
         for package in self.packages:
             if len(strings("Machine", "packages", package, MachineError, example='("torch", "2.13.0")')) != 2:
                 raise MachineError(f"Machine.packages holds {package!r}, but it needs pairs of a name and a version")
-        if self.device == "cuda" and not (self.architecture[:3] == "sm_" and self.architecture[3:].isdecimal()):
+        if self.device == "cuda" and not (
+            self.architecture[:3] == "sm_" and self.architecture[3:].isdecimal() and len(self.architecture) < 10
+        ):
             raise MachineError(
                 f'Machine.architecture is {self.architecture!r}, but a cuda device needs one like "sm_90"'
             )
         object.__setattr__(self, "features", tuple(sorted(set(features))))
-        object.__setattr__(self, "packages", tuple(sorted(self.packages)))
+        object.__setattr__(self, "packages", tuple(sorted((name, version) for name, version in self.packages)))
 
     @property
     def capability(self) -> int:
@@ -87,7 +89,7 @@ def version_numbers(text: str) -> tuple[int, ...]:
     """The leading numbers of a version: "2.13.0+cpu" -> (2, 13, 0)."""
     numbers: list[int] = []
     for part in text.split("+", maxsplit=1)[0].split("."):
-        if not part.isdigit():
+        if not (part.isascii() and part.isdigit() and len(part) < 10):
             break
         numbers.append(int(part))
     return tuple(numbers)

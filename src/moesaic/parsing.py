@@ -14,8 +14,8 @@ import torch
 
 from moesaic.errors import MoesaicError, ParseError
 
-MAX_LENGTH = 20_000
-"""Longest text that is parsed; a problem with 900 constants per expert is shorter."""
+MAX_LENGTH = 100_000
+"""Longest text that is parsed; a problem with three constants for each of 1000 experts is shorter."""
 
 MAX_SHOWN = 200
 """Longest part of a text that a message repeats."""

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from moesaic.backends.base import Backend
 from moesaic.backends.capabilities import Reason
-from moesaic.errors import BackendError, NoBackendError
+from moesaic.errors import BackendError, MachineError, NoBackendError
 from moesaic.machine import Machine
 from moesaic.problem import Problem
 
@@ -54,7 +54,13 @@ class Resolution:
         return self.eligible[0]
 
     def __str__(self) -> str:
-        return "\n".join([f"problem: {self.problem!r}", f"machine: {self.machine!r}", *map(str, self.verdicts)])
+        return "\n".join(
+            [
+                f"problem: {self.problem!r}",
+                f"machine: {self.machine!r}",
+                *(map(str, self.verdicts) if self.verdicts else ["no backends were given"]),
+            ]
+        )
 
 
 def resolve(problem: Problem, machine: Machine, backends: Sequence[Backend[Any]]) -> Resolution:
@@ -62,6 +68,12 @@ def resolve(problem: Problem, machine: Machine, backends: Sequence[Backend[Any]]
 
     An exception inside a backend's own judgement is a fault of that backend and propagates with its name.
     """
+    if not isinstance(machine, Machine):
+        raise MachineError(
+            f'the machine is {machine!r}, but it needs a Machine: Machine.current() or known_machine("h200")'
+        )
+    if isinstance(backends, str | Backend):
+        raise BackendError(f"backends is {backends!r}, but it needs a sequence of backends, for instance (Cpu(),)")
     for backend in backends:
         _check_declared(backend)
     names = [backend.name for backend in backends]
@@ -72,6 +84,8 @@ def resolve(problem: Problem, machine: Machine, backends: Sequence[Backend[Any]]
 
 
 def _check_declared(backend: Backend[Any]) -> None:
+    if not isinstance(backend, Backend):
+        raise BackendError(f"{backend!r} is not a backend: give an instance, for instance Cpu()")
     for declared in ("name", "capabilities"):
         if declared not in vars(backend.__class__):
             raise BackendError(

@@ -53,6 +53,19 @@ class ExpertWeights:
         """Bytes of all tensors."""
         return sum(t.numel() * t.element_size() for t in self.tensors)
 
+    def __post_init__(self) -> None:
+        for name in ("gate_up", "down"):
+            stored = getattr(self, name)
+            if not isinstance(stored, Quantized) or not isinstance(stored.data, Tensor):
+                held = stored.data if isinstance(stored, Quantized) else stored
+                raise WeightsError(
+                    f"{name} is a {held.__class__.__name__}, but it needs a torch.Tensor (ExpertWeights.plain)"
+                )
+
+    def __repr__(self) -> str:
+        shapes = (f"{name}={tuple(getattr(self, name).shape)}" for name in ("gate_up", "down"))
+        return f"ExpertWeights({', '.join(shapes)}, {self.gate_up.format!r}, {self.gate_up.data.dtype})"
+
     def check(self, problem: Problem) -> None:
         """Raise WeightsError unless shapes, formats, dtypes, devices and biases are those of `problem`."""
         experts, width, hidden = problem.num_experts, problem.width, problem.hidden_size

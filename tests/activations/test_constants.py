@@ -18,8 +18,10 @@ from tests.unchecked import unchecked
 
 NAMES = {kind.__name__: kind for kind in ACTIVATIONS}
 
-numbers = st.floats(allow_nan=False, allow_infinity=False)
-above_zero = st.floats(min_value=0.0, exclude_min=True, allow_nan=False, allow_infinity=False)
+numbers = st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=False)
+above_zero = st.floats(
+    min_value=0.0, exclude_min=True, width=32, allow_nan=False, allow_infinity=False, allow_subnormal=False
+)
 
 
 def constants(element):
@@ -199,3 +201,11 @@ def test_values_are_frozen():
 def test_width_and_constants(activation):
     assert activation.width(12) == (24 if type(activation).__name__ in formulas.GATED else 12)
     assert type(activation)(**activation.constants()) == activation
+
+
+@pytest.mark.parametrize("number", [1e39, -1e300, 1e-320, 1e-60])
+def test_a_number_that_float32_cannot_hold_is_refused(number):
+    with pytest.raises(ActivationError, match="a number that float32 holds"):
+        SwiGLU(beta=number)
+    with pytest.raises(ActivationError, match="a number that float32 holds"):
+        SwiGLU(beta=(0.0, number))

@@ -40,6 +40,7 @@ NARROW = Capabilities(
     schemes=(Scheme(Plain(), Plain()),),
     layouts=(GroupedContiguous(4), Standard()),
     activations=(Accepts(SwiGLU, scalar=("limit",), per_expert=("alpha",)), Accepts(GeGLU)),
+    any_activation=False,
     bias=False,
     output_norm=False,
     weight_on_input=False,
@@ -107,6 +108,7 @@ MACHINES = [
     (ReasonCode.PACKAGE, {"packages": (("triton", "3.5.1"),)}),
     (ReasonCode.PACKAGE, {"packages": (("triton", "unknown"),)}),
     (ReasonCode.PACKAGE, {"packages": (("torch", "9.9"),)}),
+    (ReasonCode.MEMORY, {"memory_bytes": 1}),
 ]
 
 
@@ -158,8 +160,9 @@ def test_what_is_declared_is_served(changes):
 def test_all_reasons_are_given_at_once_and_in_order():
     everything = {name: value for _, changes in reversed(PROBLEMS) for name, value in changes.items()}
     problem = dataclasses.replace(SERVED, **{**everything, "activation": ReLU2(), "layout": PaddedStandard()})
-    machine = dataclasses.replace(MACHINE, device="cpu", features=(), packages=())
-    left_out = {ReasonCode.ARCHITECTURE, ReasonCode.ACTIVATION_CONSTANT}  # said only of a device and a kind that fit
+    machine = dataclasses.replace(MACHINE, device="cpu", features=(), packages=(), memory_bytes=1)
+    # Said only of a device and a kind that fit, and of weights whose size is known.
+    left_out = {ReasonCode.ARCHITECTURE, ReasonCode.ACTIVATION_CONSTANT, ReasonCode.MEMORY}
     assert codes(problem, machine) == [code for code in ReasonCode if code not in left_out]
 
 

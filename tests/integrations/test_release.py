@@ -1,5 +1,6 @@
 """Weights that a backend packs: released, saved, loaded, and given back when something fails."""
 
+import copy
 import gc
 import weakref
 
@@ -171,3 +172,28 @@ def test_the_default_backends_give_every_weight_back(family, dtype):
     assert not any(parameter.is_meta for parameter in model.parameters())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(output(model), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_patched_model_is_copied_saved_and_loaded_whole(tmp_path, dtype):
+    model = tiny("mixtral").to(dtype)
+    patch(model)
+    expected = output(model)
+    torch.save(model, tmp_path / "model.pt")
+    for again in (copy.deepcopy(model), torch.load(tmp_path / "model.pt", weights_only=False)):
+        assert torch.equal(output(again), expected)
+        with pytest.raises(PatchError, match="moved or converted"):
+            again.half()
+
+
+def test_loading_into_a_patched_model_changes_nothing_at_all():
+    model, other = tiny("mixtral"), tiny("mixtral")
+    for parameter in other.parameters():
+        parameter.data.add_(1)
+    patch(model)
+    before = state(model)
+    with pytest.raises(PatchError, match="call unpatch"):
+        model.load_state_dict(other.state_dict())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    unpatch(model)
+    model.load_state_dict(other.state_dict())

@@ -19,6 +19,9 @@ from torch import Tensor
 from moesaic.checks import as_sequence, finite_number
 from moesaic.errors import ActivationError
 
+FLOAT32 = torch.finfo(torch.float32)
+"""What constants are computed in."""
+
 Constant: TypeAlias = float | tuple[float, ...]
 """One number for all experts, or one per expert."""
 
@@ -43,6 +46,10 @@ class Activation(ABC):
     gated: ClassVar[bool]
 
     def __post_init__(self) -> None:
+        if not isinstance(getattr(self.__class__, "gated", None), bool):
+            raise ActivationError(
+                f"{self.__class__.__name__} does not say whether it is gated: write gated: ClassVar[bool] = True"
+            )
         for f in fields(self):
             if f.metadata.get("constant"):
                 checked = _checked(type(self).__name__, f.name, getattr(self, f.name), **_rules(f.metadata))
@@ -126,6 +133,8 @@ def _checked(owner: str, name: str, value: object, *, optional: bool, positive: 
 
 def _number(owner: str, name: str, value: object, *, positive: bool) -> float:
     number = finite_number(owner, name, value, ActivationError)
+    if number != 0 and not FLOAT32.tiny <= abs(number) <= FLOAT32.max:
+        raise ActivationError(f"{owner}.{name} is {number}, but it needs a number that float32 holds")
     if positive and number <= 0:
         raise ActivationError(f"{owner}.{name} is {number}, but it needs a number above zero")
     return number

@@ -18,7 +18,7 @@ from moesaic.errors import BackendError
 from moesaic.layouts import Layout
 from moesaic.machine import Machine
 from moesaic.problem import Problem
-from moesaic.quant import Scheme
+from moesaic.quant import Plain, Scheme
 
 
 @final
@@ -46,6 +46,7 @@ class ReasonCode(StrEnum):
     TOP_K = "top_k"
     HIDDEN_SIZE = "hidden_size"
     INTERMEDIATE_SIZE = "intermediate_size"
+    MEMORY = "memory"
 
 
 @final
@@ -128,6 +129,7 @@ class Capabilities:
     """A complete declaration; there are no defaults, so nothing is claimed by being forgotten.
 
     `layouts`: what the backend consumes (it is also fed any layout that one of them accepts).
+    `any_activation`: also every activation that is not listed, with all its constants (it is called, not compiled in).
     `row_bytes`: rows of H, of I and of the first projection must be multiples of so many bytes.
     `max_experts`, `max_top_k`: the highest that is served.
     """
@@ -139,6 +141,7 @@ class Capabilities:
     schemes: tuple[Scheme, ...]
     layouts: tuple[Layout, ...]
     activations: tuple[Accepts, ...]
+    any_activation: bool
     bias: bool
     output_norm: bool
     weight_on_input: bool
@@ -159,6 +162,7 @@ def judge(capabilities: Capabilities, problem: Problem, machine: Machine) -> tup
         *_kind_reasons(capabilities, problem),
         *_flag_reasons(capabilities, problem),
         *_size_reasons(capabilities, problem),
+        *_memory_reasons(problem, machine),
     )
 
 
@@ -189,7 +193,7 @@ def _kind_reasons(can: Capabilities, problem: Problem) -> Iterator[Reason]:
         yield Reason(ReasonCode.LAYOUT, _one_of(map(repr, can.layouts)), repr(problem.layout))
     # Compared as classes: a class derived from a declared one computes something else and is not declared.
     accepting = [a for a in can.activations if a.activation == problem.activation.__class__]
-    if not accepting:
+    if not accepting and not can.any_activation:
         names = _one_of(a.activation.__name__ for a in can.activations)
         yield Reason(ReasonCode.ACTIVATION, names, repr(problem.activation))
     for accepts in accepting:
@@ -203,8 +207,8 @@ def _flag_reasons(can: Capabilities, problem: Problem) -> Iterator[Reason]:
         (ReasonCode.WEIGHT_ON_INPUT, "the router weight on the output", problem.weight_on_input, can.weight_on_input),
         (ReasonCode.INACTIVE_SLOTS, "every slot active", problem.inactive_slots, can.inactive_slots),
         (ReasonCode.DUPLICATE_IDS, "distinct ids in a row", problem.duplicate_ids, can.duplicate_ids),
-        (ReasonCode.DETERMINISM, "deterministic=False", problem.deterministic, can.deterministic),
-        (ReasonCode.GRAPH_CAPTURE, "graph_capture=False", problem.graph_capture, can.graph_capture),
+        (ReasonCode.DETERMINISM, "no demand for equal bits in every run", problem.deterministic, can.deterministic),
+        (ReasonCode.GRAPH_CAPTURE, "no capture in a CUDA graph", problem.graph_capture, can.graph_capture),
         (ReasonCode.GRADIENT, "no gradients", problem.differentiable, can.differentiable),
     )
     for code, wanted, needed, declared in asked:
@@ -226,6 +230,14 @@ def _size_reasons(can: Capabilities, problem: Problem) -> Iterator[Reason]:
         if columns * size % can.row_bytes:
             multiple = can.row_bytes // size
             yield Reason(code, f"a multiple of {multiple} ({can.row_bytes} bytes a row)", str(columns))
+
+
+def _memory_reasons(problem: Problem, machine: Machine) -> Iterator[Reason]:
+    if isinstance(problem.scheme.weights, Plain):
+        needed = problem.num_experts * problem.num_weights * problem.dtype.itemsize
+        if needed > machine.memory_bytes:
+            wanted = f"{needed / 2**30:.1f} GiB for the weights of one layer"
+            yield Reason(ReasonCode.MEMORY, wanted, f"{machine.memory_bytes / 2**30:.1f} GiB")
 
 
 def _one_of(names: Iterable[str]) -> str:

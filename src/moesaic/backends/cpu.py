@@ -55,6 +55,7 @@ class Cpu(Backend[CpuWeights]):
             Accepts(SiLU),
             Accepts(Identity),
         ),
+        any_activation=False,
         bias=True,
         output_norm=True,
         weight_on_input=True,
@@ -116,8 +117,10 @@ class Cpu(Backend[CpuWeights]):
         slab = -(-num_rows // problem.num_experts) if isinstance(problem.layout, BatchedExperts) else num_rows
         flying = min(slots, max(FEW_SLOTS, BLOCK_ROWS)) if routed else min(slab, BLOCK_ROWS)
         # Inputs and both products of a block (twice where they are joined), its activation in float32 (the generic
-        # formula holds up to six copies), and the norm's float32 copies.
-        blocked = (flying + 8) * (size * (2 * hidden + 2 * width + 2 * inner) + 4 * (width + 6 * inner + 3 * hidden))
+        # formula holds up to eight copies), and the norm's float32 copies.
+        blocked = (flying + 8) * (
+            size * (2 * hidden + 2 * width + 2 * inner) + max(4, size) * (width + 8 * inner + 5 * hidden)
+        )
         # Every slot's result (in float32 too, for float16), the chunk's sum, and the output.
         results = slots * hidden * (2 * size + (4 if size == 2 else 0)) + tokens * hidden * (size + 4)
         return blocked + results + num_rows * hidden * size + (slots + num_rows) * 120 + 4096

@@ -55,8 +55,9 @@ def _table(
     weights: CpuWeights,
     problem: Problem,
 ) -> Tensor:
-    """Every sorted slot's unweighted result."""
-    table = hidden_states.new_empty(tokens.numel(), problem.hidden_size)
+    """Every sorted slot's unweighted result, and a row of zeros behind them."""
+    table = hidden_states.new_empty(tokens.numel() + 1, problem.hidden_size)
+    table[-1] = 0
     blocks = Blocks.of(problem, max(counts))
     start = 0
     for expert, count in enumerate(counts):
@@ -73,10 +74,10 @@ def _table(
 def weighted_sum(table: Tensor, slots: Tensor, factors: Tensor) -> Tensor:
     """`y[t] = sum_k factors[t, k] * table[row of slot (t, k)]` over active slots, in float32, rounded once.
 
-    Row i of `table` is of slot `slots[i]`; a token without a slot sums to zero. embedding_bag reads every row once
-    and sums in float32 (2.8 ms for 32768 rows of 1024, where gather and sum take 10), but wants factors in the
-    table's dtype: a bfloat16 factor goes in as a high and a low part (2^-17 of it is lost); a float16 one could
-    overflow, so there the table is widened.
+    Row i of `table` is of slot `slots[i]`, its last row is zero; a token without a slot sums to zero. embedding_bag
+    reads every row once and sums in float32 (2.8 ms for 32768 rows of 1024, where gather and sum take 10), but wants
+    factors in the table's dtype: a bfloat16 factor goes in as a high and a low part (2^-16 of it is lost); a float16
+    one could overflow, so there the table is widened.
     """
     num_tokens, top_k = factors.shape
     rows = torch.full((num_tokens * top_k,), -1, dtype=torch.int64)
@@ -90,10 +91,13 @@ def weighted_sum(table: Tensor, slots: Tensor, factors: Tensor) -> Tensor:
         ends = torch.arange(top_k, num_tokens * top_k + 1, top_k)
     starts = torch.cat([ends.new_zeros(1), ends[:-1]])
     if table.dtype == torch.bfloat16:
-        high = flat.bfloat16()
-        flat = torch.stack([high, (flat - high.float()).bfloat16()], dim=-1).flatten()
-        rows, starts = rows.repeat_interleave(2), starts * 2
+        # Cut off, not rounded, so that a finite factor stays finite. A low part of zero goes to the row of zeros,
+        # because zero times an infinite result would be NaN.
+        high = (flat.float().view(torch.int32) & -65536).view(torch.float32)
+        low = (flat.float() - high).nan_to_num(0.0, 0.0, 0.0).bfloat16()
+        rows = torch.stack([rows, torch.where(low == 0, table.shape[0] - 1, rows)], dim=-1).flatten()
+        flat, starts = torch.stack([high.bfloat16(), low], dim=-1).flatten(), starts * 2
     elif table.dtype == torch.float16:
-        summed = torch.embedding_bag(table.float(), rows, starts, per_sample_weights=flat)[0]
+        summed = torch.embedding_bag(table.float(), rows, starts, per_sample_weights=flat.float())[0]
         return summed.to(table.dtype)
     return torch.embedding_bag(table, rows, starts, per_sample_weights=flat.to(table.dtype))[0]

@@ -38,6 +38,7 @@ class Reference(Backend[ExpertWeights]):
         schemes=(UNQUANTIZED,),
         layouts=(Standard(), PaddedStandard(), GroupedContiguous(), BatchedExperts()),
         activations=tuple(Accepts.everything(a) for a in ACTIVATIONS),
+        any_activation=True,
         bias=True,
         output_norm=True,
         weight_on_input=True,
@@ -78,10 +79,10 @@ class Reference(Backend[ExpertWeights]):
         # Every row at every stage in the accumulation dtype, and one expert's weights if they are converted to it.
         wide = _accumulation(problem)
         pairs = num_rows * problem.top_k if problem.layout.has_routing else num_rows
-        columns = 3 * problem.hidden_size + 3 * problem.width + problem.intermediate_size
+        columns = 8 * problem.hidden_size + 3 * problem.width + 8 * problem.intermediate_size
         converted = 0 if problem.dtype == wide else problem.num_weights
-        elements = converted + pairs * columns + num_rows * problem.hidden_size
-        return wide.itemsize * elements + num_rows * problem.hidden_size * problem.dtype.itemsize
+        elements = converted + pairs * columns + 2 * num_rows * problem.hidden_size
+        return wide.itemsize * elements + num_rows * problem.hidden_size * problem.dtype.itemsize + 4096
 
 
 def _tokens(batch: TokenBatch, weights: ExpertWeights, problem: Problem) -> Tensor:

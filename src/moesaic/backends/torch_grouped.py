@@ -69,6 +69,7 @@ class TorchGrouped(Backend[ExpertWeights]):
             Accepts(SiLU),
             Accepts(Identity),
         ),
+        any_activation=False,
         bias=True,
         output_norm=True,
         weight_on_input=True,
@@ -109,6 +110,8 @@ class TorchGrouped(Backend[ExpertWeights]):
     @override
     def workspace(self, problem: Problem, num_rows: int) -> int:
         rows = num_rows * problem.top_k if problem.layout.has_routing else num_rows
+        # On a CPU a group's product packs its weights, one expert at a time.
+        packed = problem.num_weights * problem.dtype.itemsize
         size, hidden, width, inner = (
             problem.dtype.itemsize,
             problem.hidden_size,
@@ -119,7 +122,7 @@ class TorchGrouped(Backend[ExpertWeights]):
         # product twice, and weighted in float32; ids, permutation and masks at 40 bytes a row.
         stored = rows * size * (4 * hidden + 2 * width + inner)
         wide = rows * 4 * (2 * width + 6 * inner + 3 * hidden)
-        return stored + wide + rows * 40 + num_rows * hidden * (4 + size)
+        return packed + stored + wide + rows * 40 + num_rows * hidden * (4 + size) + 4096
 
 
 def _tokens(batch: TokenBatch, weights: ExpertWeights, problem: Problem) -> Tensor:
@@ -147,9 +150,10 @@ def _grouped(batch: GroupedBatch, weights: ExpertWeights, problem: Problem) -> T
         for _ in grouped_segments(batch):  # checks the offsets, which cost nothing to read here
             pass
     num_rows = batch.rows.shape[0]
-    # Group e ends where the next one starts: gaps are computed as rows of the group before them, which nobody reads.
-    starts = batch.offsets.clamp(0, num_rows)
-    ends = torch.cat([starts[1:], (batch.offsets[-1:] + batch.counts[-1:]).clamp(0, num_rows)])
+    # A group begins where the one before it ended: a gap is computed as rows of the group behind it, which nobody
+    # reads. An expert without rows ends where the one before it did, whatever its offset says.
+    stops = torch.where(batch.counts > 0, batch.offsets + batch.counts, 0).clamp(max=num_rows)
+    ends = stops.cummax(dim=0).values
     position = torch.arange(num_rows, device=ends.device, dtype=torch.int32)
     owner = torch.searchsorted(ends, position, right=True)
     owner = owner.clamp(max=problem.num_experts - 1)

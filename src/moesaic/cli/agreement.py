@@ -19,11 +19,11 @@ ALLOWED: tuple[tuple[torch.dtype, float], ...] = (
 
 
 def disagreement(subject: Callable[[Batch], Tensor], oracle: Callable[[Batch], Tensor], batch: Batch) -> float:
-    """Root mean square of the error over the rows that are defined, in standard deviations of the oracle."""
+    """Root mean square of the error over the rows that are defined, as a share of the oracle's own."""
     defined = _defined(batch)
     wanted = oracle(batch)[defined].double()
     error = subject(batch)[defined].double() - wanted
-    return float(error.pow(2).mean().sqrt() / wanted.std(correction=0).clamp_min(1e-30))
+    return float(error.pow(2).mean().sqrt() / wanted.pow(2).mean().sqrt().clamp_min(1e-30))
 
 
 def is_allowed(error: float, dtype: torch.dtype) -> bool:

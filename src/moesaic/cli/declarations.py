@@ -5,6 +5,7 @@ from __future__ import annotations
 from moesaic.backends import Accepts, Capabilities, Target
 
 FLAGS: tuple[str, ...] = (
+    "any_activation",
     "bias",
     "output_norm",
     "weight_on_input",

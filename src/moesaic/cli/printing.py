@@ -58,4 +58,4 @@ def error_console() -> Console:
 
 def _console(stream: TextIO) -> Console:
     options: dict[str, Any] = {} if stream.isatty() else {"width": UNWRAPPED}
-    return Console(file=stream, **options)
+    return Console(file=stream, emoji=False, **options)

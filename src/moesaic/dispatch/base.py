@@ -30,6 +30,10 @@ class Dispatcher(ABC, Generic[Receipt]):
         """Whether `dispatch` or `combine` waits for the device on the host (it then cannot be captured in a graph)."""
 
     @abstractmethod
+    def num_experts(self, num_local: int) -> int:
+        """How many experts of the model tokens can reach if this rank holds `num_local`."""
+
+    @abstractmethod
     def dispatch(self, hidden_states: Float[Tensor, "T H"], routing: Routing) -> tuple[Batch, Receipt]:
         """Rows for this rank's experts, with local ids, and what `combine` needs."""
 

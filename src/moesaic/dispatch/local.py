@@ -29,6 +29,10 @@ class Local(Dispatcher[None]):
         return False
 
     @override
+    def num_experts(self, num_local: int) -> int:
+        return num_local
+
+    @override
     def dispatch(self, hidden_states: Tensor, routing: Routing) -> tuple[StandardBatch, None]:
         return StandardBatch(hidden_states, routing), None
 

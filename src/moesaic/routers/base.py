@@ -42,6 +42,10 @@ class Router(ABC):
         Raises RouterError if E or the dtype does not fit the router's fields, or its tensors are elsewhere.
         """
 
+    def stated(self, field: str) -> int | None:
+        """The value of `field` ("num_experts" or "top_k") if this router states it before it is called."""
+        return next((getattr(self, f.name) for f in fields(self) if f.name == field), None)
+
     def to(self, device: torch.device | str) -> Router:
         """The same router with its tensors on `device`; itself if it holds none."""
         held = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import MethodType
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -98,7 +98,7 @@ def attach(module: nn.Module, examined: Examined, implementation: str) -> Bound:
             module.register_load_state_dict_pre_hook(_refuse_to_load),
         ),
     )
-    setattr(module, GUARDED, MethodType(_refuse_to_move, module))
+    setattr(module, GUARDED, partial(_refuse_to_move, module))
     setattr(module, SLOT, bound)  # from here on `detach` gives everything back
     _release(module, bound.released)
     return bound

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 from torch import Tensor, nn
 from transformers.integrations.finegrained_fp8 import FP8ExpertsInterface
@@ -15,6 +17,9 @@ from moesaic.integrations.transformers.examine import Refused, examine
 
 NAME = "moesaic"
 """The experts implementation's name in transformers."""
+
+BINDING = threading.Lock()
+"""Held while a module is bound by its first call."""
 
 
 def register(name: str = NAME) -> None:
@@ -77,6 +82,12 @@ def _check_gradients(module: nn.Module, bound: Bound, wanted: list[str]) -> None
     reason="experts are bound before compiling: call patch(model), or the model once"
 )
 def _bind_first(module: nn.Module) -> Bound:
+    with BINDING:  # two threads may make the first call
+        state = state_of(module)
+        return state if isinstance(state, Bound) else _bind(module)
+
+
+def _bind(module: nn.Module) -> Bound:
     examined = examine(module, BACKENDS)
     if isinstance(examined, Refused):
         raise PatchError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import MethodType
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -33,6 +33,9 @@ from moesaic.integrations.transformers.report import LayerReport, PatchReport
 
 BEFORE = "_moesaic_before"
 """The attribute of a patched model with the implementation that each of its configurations had."""
+
+LOADING = "_moesaic_loading"
+"""The attribute of a patched model with the handle of the hook that refuses to load weights."""
 
 
 def patch(model: PreTrainedModel, *, backends: Sequence[Backend[Any]] = BACKENDS, strict: bool = False) -> PatchReport:
@@ -64,7 +67,8 @@ def patch(model: PreTrainedModel, *, backends: Sequence[Backend[Any]] = BACKENDS
         fault.add_note(f"while {model.__class__.__name__} was patched; it was left as it was")
         raise
     setattr(model, BEFORE, before)
-    setattr(model, GUARDED, MethodType(_apply_unless_it_moves, model))
+    setattr(model, LOADING, model.register_load_state_dict_pre_hook(_refuse_to_load))  # before anything is loaded
+    setattr(model, GUARDED, partial(_apply_unless_it_moves, model))
     return report
 
 
@@ -75,7 +79,9 @@ def unpatch(model: PreTrainedModel) -> None:
     if not any(state_of(layer.module) for layer in layers):
         raise PatchError(f"{model.__class__.__name__} is not patched, so there is nothing to give back")
     _give_back(layers, vars(model).get(BEFORE, ()))
-    for name in (BEFORE, GUARDED):
+    if LOADING in vars(model):
+        vars(model)[LOADING].remove()
+    for name in (BEFORE, GUARDED, LOADING):
         if name in vars(model):
             delattr(model, name)
 
@@ -131,6 +137,14 @@ def _give_back(layers: Sequence[Found], before: Sequence[tuple[Any, str | None]]
         detach(layer.module)
     for config, implementation in before:
         vars(config)[IMPLEMENTATION] = implementation
+
+
+def _refuse_to_load(model: nn.Module, *details: Any) -> None:
+    del details
+    raise PatchError(
+        f"weights cannot be loaded into a patched {model.__class__.__name__}, whose expert weights were given to a "
+        "backend: call unpatch(model), load, and patch again"
+    )
 
 
 def _apply_unless_it_moves(
