@@ -68,10 +68,13 @@ class Experts:
                 )
             # Outside of any graph: the operator has no backward, and torch 2.13 traces no grouped product in float32.
             if torch.compiler.is_compiling():
-                return cast("Callable[[Batch], Tensor]", torch.compiler.disable(self._bound.run))(batch)
+                return cast("Callable[[Batch], Tensor]", torch.compiler.disable(self._run_eagerly))(batch)
             return self._bound.run(batch)
         if torch.compiler.is_compiling():
             return run_as_operator(batch, self._bound)
+        return self._bound.run(batch)
+
+    def _run_eagerly(self, batch: Batch) -> Tensor:
         return self._bound.run(batch)
 
     def canonical(self) -> ExpertWeights:
