@@ -64,7 +64,8 @@ class LayerTiming:
     def prepare(cls, resolution: Resolution, device: torch.device, most_tokens: int) -> LayerTiming:
         """Draw weights, bind them to every eligible backend and check each; raises MachineError if memory is short."""
         problem, machine = resolution.problem, resolution.machine
-        _check_memory(problem, machine, device, copies=1 + len(resolution.eligible))
+        working = max((b.workspace(problem, most_tokens) for b in resolution.eligible), default=0)
+        _check_memory(problem, machine, device, copies=1 + len(resolution.eligible), working=working)
         weights = random_weights(problem, device)
         bound_layers = [bind(problem, weights, machine=machine, backends=(b,)) for b in resolution.eligible]
         oracle = bind(replace(problem, graph_capture=False), weights, machine=machine, backends=(Reference(),))
@@ -126,13 +127,15 @@ class LayerTiming:
         return Row(self.shape, tokens, self.dtype_name, layer.backend.name, seconds, least, rate)
 
 
-def _check_memory(problem: Problem, machine: Machine, device: torch.device, *, copies: int) -> None:
-    needed = copies * problem.num_experts * problem.num_weights * problem.dtype.itemsize
+def _check_memory(problem: Problem, machine: Machine, device: torch.device, *, copies: int, working: int) -> None:
+    weights = copies * problem.num_experts * problem.num_weights * problem.dtype.itemsize
+    needed = weights + working
     free = min(machine.memory_bytes, _free_bytes(device))
     if needed > free:
         raise MachineError(
-            f"{copies} copies of the weights (one drawn, one for each backend) are {needed / 2**30:.1f} GiB, but "
-            f"{machine.name} has {free / 2**30:.1f} GiB free: shrink the layer with --experts, or name one --backend"
+            f"{copies} copies of the weights (one drawn, one for each backend) are {weights / 2**30:.1f} GiB, a call "
+            f"takes up to {working / 2**30:.1f} GiB, but {machine.name} has {free / 2**30:.1f} GiB free: shrink the "
+            "layer with --experts, ask for fewer --tokens, or name one --backend"
         )
 
 

@@ -24,8 +24,8 @@ def models(
         without_problem = [{"name": unsized, "known": known} for unsized, known in UNSIZED]
         print_json({"models": [as_document(model) for model in MODELS], "unsized": without_problem})
         return
-    columns = ("model", "H", "I", "E", "K", "activation", "weights")
-    print_table(columns, map(_row, MODELS), numbers=("H", "I", "E", "K", "weights"))
+    columns = ("model", "H", "I", "E", "K", "activation", "a layer in bf16")
+    print_table(columns, map(_row, MODELS), numbers=("H", "I", "E", "K", "a layer in bf16"))
     print_line()
     for unsized, known in UNSIZED:
         print_line(f"{unsized}: {known}")
