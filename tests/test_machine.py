@@ -139,3 +139,8 @@ def test_without_cpuinfo_no_feature_is_claimed(monkeypatch, tmp_path):
     found = probe_with(monkeypatch, tmp_path / "missing")
     assert found.features == ()
     assert found.name
+
+
+def test_a_cpu_has_no_number():
+    with pytest.raises(MachineError, match="there is no device cpu:7"):
+        Machine.current("cpu:7")

@@ -26,13 +26,15 @@ def _gpu(name: str, architecture: str, processors: int, gib: int) -> Machine:
     )
 
 
-def _cpu(name: str, processors: int, features: tuple[str, ...], architecture: str = "x86_64") -> Machine:
+def _cpu(
+    name: str, processors: int, features: tuple[str, ...], architecture: str = "x86_64", gib: int = 256
+) -> Machine:
     return Machine(
         device="cpu",
         name=name,
         architecture=architecture,
         processors=processors,
-        memory_bytes=256 * 2**30,
+        memory_bytes=gib * 2**30,
         features=features,
         packages=_CPU_PACKAGES,
     )
@@ -49,6 +51,7 @@ KNOWN_MACHINES: tuple[tuple[str, Machine], ...] = (
     ("cpu-amx", _cpu("Intel Xeon Platinum 8480+ (56 cores, AMX)", 56, _AMX)),
     ("cpu-avx512", _cpu("Intel Xeon Platinum 8380 (40 cores, AVX512)", 40, _AVX512)),
     ("cpu-avx2", _cpu("AMD EPYC 7763 (64 cores, AVX2)", 64, ("avx2",))),
+    ("laptop", _cpu("Intel Core Ultra 7 155H (16 cores, AVX2)", 16, ("avx2",), gib=32)),
     ("cpu-arm", _cpu("AWS Graviton4 (96 cores)", 96, (), "aarch64")),
 )
 """Short name and machine, in order of age within a kind."""

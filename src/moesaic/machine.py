@@ -97,7 +97,7 @@ def version_numbers(text: str) -> tuple[int, ...]:
 
 @functools.cache
 def _probe(device: str, index: int) -> Machine:
-    if device == "cpu":
+    if device == "cpu" and index == 0:
         return Machine(
             device="cpu",
             name=_cpu_field("model name") or platform.processor() or platform.machine(),

@@ -109,3 +109,12 @@ def test_a_closed_pipe_is_no_traceback(arguments):
         process.stdout.close()
         complaint = process.stderr.read()
     assert complaint == b""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux keeps a full disk there, other systems do not")  # noqa: PTH110
+def test_output_that_cannot_be_written_is_one_line():
+    with open("/dev/full", "w", encoding="utf-8") as full:  # noqa: PTH123
+        done = subprocess.run((*COMMAND, "models"), stdout=full, stderr=subprocess.PIPE, text=True, check=False)  # noqa: S603
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "No space left" in done.stderr

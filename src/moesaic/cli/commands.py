@@ -28,6 +28,10 @@ class Commands(TyperGroup):
             sys.exit(ExitCode.NO)
         except MoesaicError as fault:
             _complain(str(fault))
+        except BrokenPipeError:
+            raise  # a reader that has seen enough: handled where the process ends
+        except OSError as fault:  # a full disk behind stdout, a file that cannot be read
+            _complain(f"{fault.strerror or fault}: {fault.filename or 'the output'}")
         except TyperException as fault:
             if not fault.format_message():  # called without a command: the help was shown
                 sys.exit(ExitCode.BAD_INPUT)
