@@ -7,8 +7,16 @@ import pickle
 import pytest
 import torch
 
-from moesaic import BACKENDS, ExpertWeights, Local, MoE, Reference, Routing, StandardBatch, bind, resolve
-from moesaic.errors import BackendError, BatchError, MachineError, ProblemError, RouterError, WeightsError
+from moesaic import BACKENDS, Cpu, ExpertWeights, Local, MoE, Reference, Routing, StandardBatch, bind, resolve
+from moesaic.errors import (
+    BackendError,
+    BatchError,
+    GradientError,
+    MachineError,
+    ProblemError,
+    RouterError,
+    WeightsError,
+)
 from moesaic.routers import SoftmaxTopK
 from tests.backends import example
 
@@ -68,3 +76,14 @@ def test_things_of_the_wrong_kind_are_named(unchecked):
     ):
         with pytest.raises(error, match=words.replace("(", "\\(").replace(")", "\\)")):
             call()
+
+
+def test_a_weight_that_becomes_trainable_after_binding_is_noticed():
+    given = example.weights(CASE)
+    experts = bind(CASE, given, backends=(Cpu(),))
+    experts(tokens(3))
+    given.down.data.requires_grad_()
+    with pytest.raises(GradientError, match="differentiable=True"):
+        experts(tokens(3))
+    with torch.no_grad():
+        experts(tokens(3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, cast, final
 
@@ -34,7 +35,8 @@ class Experts:
         self.resolution = resolution
         self.problem = resolution.problem
         self.backend = resolution.backend
-        self._trainable = any(t.requires_grad for t in weights.tensors)
+        self._sources = tuple(weakref.ref(t) for t in weights.tensors)  # which keep nothing alive
+        self._trainable = self._any_source_is_trainable()
         self._device = weights.gate_up.data.device
         self._bound = BoundBackend(self.backend, self.backend.prepare(weights, self.problem), self.problem)
 
@@ -60,7 +62,7 @@ class Experts:
         return rows
 
     def _run(self, batch: Batch) -> Tensor:
-        if torch.is_grad_enabled() and (self._trainable or _requires_grad(batch)):
+        if torch.is_grad_enabled() and (self._is_trainable() or _requires_grad(batch)):
             if not self.backend.capabilities.differentiable:
                 raise GradientError(
                     f"the backend {self.backend.name} computes no gradients, but an input or a weight requires them: "
@@ -73,6 +75,13 @@ class Experts:
         if torch.compiler.is_compiling():
             return run_as_operator(batch, self._bound)
         return self._bound.run(batch)
+
+    def _is_trainable(self) -> bool:
+        """Whether a weight that is still there requires gradients now; in a traced graph, when it was bound."""
+        return self._trainable if torch.compiler.is_compiling() else self._any_source_is_trainable()
+
+    def _any_source_is_trainable(self) -> bool:
+        return any(t is not None and t.requires_grad for t in (source() for source in self._sources))
 
     def _run_eagerly(self, batch: Batch) -> Tensor:
         return self._bound.run(batch)
