@@ -16,7 +16,7 @@ BLOCK_ROWS = 512
 """Rows handled at once: at 2I = 1024 their float32 activation is 2 MiB, about one core's L2 cache."""
 
 EXACT_ROWS = 64
-"""Blocks of more rows are rounded up to ROUNDING: oneDNN compiles a kernel (0.4 to 0.7 ms) for each new row count."""
+"""Blocks of more rows are rounded up to ROUNDING: oneDNN compiles a kernel (0.3 ms) for each new row count."""
 
 ROUNDING = 8
 """Rows that a rounded block is a multiple of; the surplus rows hold whatever the buffer held and are not read."""

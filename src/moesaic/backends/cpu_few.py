@@ -11,7 +11,7 @@ from moesaic.batches import Routing
 from moesaic.problem import Problem
 
 FEW_SLOTS = 512
-"""Slots up to which lists win: sorting 512 of them takes 60 microseconds either way."""
+"""Slots up to which lists win: they sort 512 in 53 microseconds, and 8 in 4, less than one tensor operation takes."""
 
 
 def run_few(hidden_states: Tensor, routing: Routing, weights: CpuWeights, problem: Problem) -> Tensor:

@@ -41,8 +41,7 @@ def run_many(hidden_states: Tensor, routing: Routing, weights: CpuWeights, probl
 def sorted_slots(ids: Tensor, num_experts: int) -> tuple[list[int], Tensor]:
     """Rows of each expert; positions in the flattened ids, expert by expert. Ids outside the experts are left out."""
     flat = torch.where((ids >= 0) & (ids < num_experts), ids, num_experts).flatten()
-    # A sort of int16 is a radix sort: 2.5 times as fast as one of int32.
-    keys, order = torch.sort(flat.to(torch.int16) if num_experts < 2**15 else flat, stable=True)
+    keys, order = torch.sort(flat, stable=True)
     counts: list[int] = torch.bincount(keys, minlength=num_experts + 1).tolist()[:num_experts]
     return counts, order[: sum(counts)]
 
@@ -75,7 +74,7 @@ def weighted_sum(table: Tensor, slots: Tensor, factors: Tensor) -> Tensor:
     """`y[t] = sum_k factors[t, k] * table[row of slot (t, k)]` over active slots, in float32, rounded once.
 
     Row i of `table` is of slot `slots[i]`, its last row is zero; a token without a slot sums to zero. embedding_bag
-    reads every row once and sums in float32 (2.8 ms for 32768 rows of 1024, where gather and sum take 10), but wants
+    reads every row once and sums in float32 (3.5 ms for 32768 rows of 1024 on two Zen 4 cores), but wants
     factors in the table's dtype: a bfloat16 factor goes in as a high and a low part (2^-16 of it is lost); a float16
     one could overflow, so there the table is widened.
     """

@@ -79,7 +79,7 @@ class TorchGrouped(Backend[ExpertWeights]):
         graph_capture=True,
         differentiable=True,
         row_bytes=16,
-        max_experts=1024,  # grouped_mm on CUDA refuses more groups
+        max_experts=1023,  # grouped_mm on CUDA refuses 1024 groups and more (GroupMM.cu)
         max_top_k=2**31 - 1,
     )
 
