@@ -31,6 +31,13 @@ def speedups(file):
     return [times[t, "transformers grouped_mm"] / times[t, "moesaic cpu"] for t in tokens]
 
 
+def test_the_cpu_pages_table_is_that_of_the_results():
+    page = (ROOT / "docs/performance/cpu.md").read_text(encoding="utf-8")
+    quoted = [re.findall(r"([\d.]+)x \|", line) for line in page.splitlines() if re.match(r"\| \d+ \| [\d.]+x", line)]
+    files = ("cpu_layer_amx_2_cores.json", "cpu_layer_amx_16_cores.json", "cpu_layer_zen4_2_cores.json")
+    assert quoted == [[f"{r:.2f}" for r in row] for row in zip(*map(speedups, files), strict=True)]
+
+
 @pytest.mark.parametrize("machine", RESULTS)
 def test_the_readmes_figures_are_those_of_the_results(machine):
     row = next(line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if machine in line)
