@@ -10,11 +10,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from moesaic import (
+    FP8,
+    INT4,
+    INT8,
     KNOWN_MACHINES,
+    MXFP4,
+    MXFP8,
+    NVFP4,
     BatchedExperts,
     GroupedContiguous,
     OutputNorm,
     PaddedStandard,
+    PerBlock,
+    PerGroup,
+    PerRow,
+    PerTensor,
     Plain,
     Problem,
     ReLU2,
@@ -28,6 +38,8 @@ from moesaic.vocabulary import VOCABULARY
 from tests.activations import formulas
 from tests.unchecked import unchecked
 
+GRANULARITIES = (PerTensor(), PerRow(), PerGroup(128), PerBlock(64, 128))
+FORMATS = (Plain(), FP8(PerRow()), INT8(PerRow()), INT4(PerGroup(32), zero_point=True), MXFP8(), MXFP4(), NVFP4())
 NAMES = {kind.__name__: kind for kind in VOCABULARY}
 PROBLEM = Problem(
     num_experts=3,
@@ -46,8 +58,10 @@ VALUES = (
     PaddedStandard(),
     BatchedExperts(),
     GroupedContiguous(128),
-    Plain(),
+    *GRANULARITIES,
+    *FORMATS,
     Scheme(Plain(), Plain()),
+    Scheme(FP8(PerBlock(64, 128)), FP8(PerGroup(128), scale=torch.float8_e8m0fnu)),
     OutputNorm(),
     PROBLEM,
     *(machine for _, machine in KNOWN_MACHINES),

@@ -94,7 +94,7 @@ def test_the_stored_format_is_that_of_the_scheme(name):
 
 def test_the_shape_of_packed_data_is_the_logical_one():
     problem = dataclasses.replace(PROBLEM, scheme=Scheme(Halved(), Plain()))
-    gate_up, down = Halved().quantize(torch.ones(E, 2 * INNER, H)), Halved().quantize(torch.ones(E, H, INNER))
+    gate_up, down = Halved().quantize(torch.ones(E, 2, INNER, H)).join(), Halved().quantize(torch.ones(E, H, INNER))
     ExpertWeights(gate_up, down).check(problem)
     with pytest.raises(WeightsError, match=r"down is \(4, 40, 23\)"):
         ExpertWeights(gate_up, Halved().quantize(torch.ones(E, H, INNER - 1))).check(problem)
@@ -107,6 +107,40 @@ def test_tensors_and_bytes():
     assert weights.gate_up.data is weights.tensors[0]
     packed = ExpertWeights(Halved().quantize(torch.ones(E, 2 * INNER, H)), Halved().quantize(torch.ones(E, H, INNER)))
     assert len(packed.tensors) == 4
+
+
+def test_plain_weights_are_quantized_and_read_back():
+    problem = dataclasses.replace(FULL, scheme=Scheme(Halved(), Plain()))
+    stored = complete().quantize(Halved())
+    stored.check(problem)
+    assert (stored.gate_up.parts, stored.down.parts) == (2, 1)
+    assert stored.gate_up_bias is not None
+    again = stored.dequantize(torch.float32)
+    again.check(FULL)
+    for got, wanted in zip(again.tensors, complete().tensors, strict=True):
+        assert torch.equal(got, wanted)
+    assert stored.num_bytes == problem.weight_bytes + 4 * (E * 2 * INNER + E * H + H)
+
+
+def test_an_activation_without_gate_has_one_part():
+    stored = given(gate_up=torch.ones(E, INNER, H)).quantize(Halved())
+    stored.check(dataclasses.replace(PROBLEM, scheme=Scheme(Halved(), Plain()), activation=ReLU2()))
+    assert stored.gate_up.parts == 1
+
+
+def test_gate_and_up_quantized_as_one_are_refused():
+    problem = dataclasses.replace(PROBLEM, scheme=Scheme(Halved(), Plain()))
+    gate_up, down = Halved().quantize(torch.ones(E, 2 * INNER, H)), Halved().quantize(torch.ones(E, H, INNER))
+    with pytest.raises(WeightsError, match=r"gate_up is quantized in 1 part.* needs 2.*ExpertWeights.quantize"):
+        ExpertWeights(gate_up, down).check(problem)
+
+
+def test_weights_are_quantized_once():
+    assert given().quantize(Plain()).gate_up.format == Plain()
+    with pytest.raises(WeightsError, match=r"stored as Halved\(\)"):
+        given().quantize(Halved()).quantize(Halved())
+    with pytest.raises(WeightsError, match="gate_up has 47 rows, but down has 24 columns: it needs 24 or 48"):
+        given(gate_up=torch.ones(E, 47, H)).quantize(Halved())
 
 
 def test_plain_weights_are_taken_without_a_copy_and_not_changed_by_the_check():

@@ -10,12 +10,14 @@ MoesaicError
 ├── ModelError (ValueError)         a model that is not in the table of models
 ├── WeightsError (ValueError)       expert weights that do not fit their problem
 ├── RouterError (ValueError)        a router's fields or its logits
+├── DispatchError (ValueError)      a dispatcher's or a fleet's fields, or calls that are not its ranks'
 ├── BackendError (ValueError)       a backend whose declaration is incomplete or whose name is not known
 │   └── NoBackendError              nobody serves the problem: carries the whole resolution
 ├── GradientError (RuntimeError)    gradients asked of a backend that computes none
 ├── ParseError (ValueError)         text that is not the repr of one of moesaic's values
 ├── CheckpointError (ValueError)    a checkpoint or a shipped file that cannot be read
-└── PatchError (ValueError)         a model that could not be patched; it was left as it was
+├── PatchError (ValueError)         a model that could not be patched; it was left as it was
+└── Nonconformance (AssertionError) a backend that does not keep its contract, found by the conformance kit
 """
 
 from __future__ import annotations
@@ -61,6 +63,10 @@ class RouterError(MoesaicError, ValueError):
     """A router's fields, or the logits given to it, are wrong."""
 
 
+class DispatchError(MoesaicError, ValueError):
+    """A dispatcher's or a fleet's fields are wrong, or what it was given is not for its ranks."""
+
+
 class BackendError(MoesaicError, ValueError):
     """A backend's declaration is incomplete, or a backend's name is not known."""
 
@@ -83,3 +89,14 @@ class CheckpointError(MoesaicError, ValueError):
 
 class PatchError(MoesaicError, ValueError):
     """A model could not be patched; it was left as it was."""
+
+
+class Nonconformance(MoesaicError, AssertionError):
+    """A backend does not keep its contract: `what` was looked at, what was `wanted`, and what was `got`."""
+
+    def __init__(self, what: str, wanted: str, got: str) -> None:
+        super().__init__(what, wanted, got)
+        self.what, self.wanted, self.got = what, wanted, got
+
+    def __str__(self) -> str:
+        return f"{self.what}: needs {self.wanted}, got {self.got}"

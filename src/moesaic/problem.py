@@ -59,10 +59,11 @@ class Problem:
             instance("Problem", "output_norm", self.output_norm, OutputNorm, ProblemError, example="OutputNorm()")
         if self.dtype not in DTYPES:
             raise ProblemError(f"Problem.dtype is {self.dtype!r}, but it needs one of {', '.join(map(str, DTYPES))}")
-        for name in ("bias", "weight_on_input", "inactive_slots", "duplicate_ids"):
+        flags = ("bias", "weight_on_input", "inactive_slots", "duplicate_ids", "deterministic", "graph_capture")
+        for name in (*flags, "differentiable"):
             flag("Problem", name, getattr(self, name), ProblemError)
-        for name in ("deterministic", "graph_capture", "differentiable"):
-            flag("Problem", name, getattr(self, name), ProblemError)
+        for columns in (self.hidden_size, self.intermediate_size):
+            self.scheme.check_columns(columns)
         for name, length in self.activation.per_expert().items():
             if length != self.num_experts:
                 raise ActivationError(
@@ -79,6 +80,13 @@ class Problem:
     def width(self) -> int:
         """Columns of the first projection: 2I if the activation is gated, else I."""
         return self.activation.width(self.intermediate_size)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all experts' two projections as the scheme stores them, scales included, biases not."""
+        stored, parts = self.scheme.weights, self.width // self.intermediate_size
+        shapes = ((parts, self.intermediate_size, self.hidden_size), (self.hidden_size, self.intermediate_size))
+        return self.num_experts * sum(stored.num_bytes(shape, self.dtype) for shape in shapes)
 
     @property
     def num_weights(self) -> int:

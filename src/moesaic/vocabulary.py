@@ -7,7 +7,7 @@ from moesaic.layouts import BatchedExperts, GroupedContiguous, PaddedStandard, S
 from moesaic.machine import Machine
 from moesaic.output_norm import OutputNorm
 from moesaic.problem import Problem
-from moesaic.quant import FORMATS, Scheme
+from moesaic.quant import FORMATS, GRANULARITIES, Scheme
 
 VOCABULARY: tuple[type, ...] = (
     *ACTIVATIONS,
@@ -15,6 +15,7 @@ VOCABULARY: tuple[type, ...] = (
     PaddedStandard,
     GroupedContiguous,
     BatchedExperts,
+    *GRANULARITIES,
     *FORMATS,
     Scheme,
     OutputNorm,

@@ -2,20 +2,23 @@
 
 `gate_up [L, width, H]` with all gate rows above all up rows, not interleaved (`width` is I for an activation
 without gate); `down [L, H, I]`; biases `[L, width]` and `[L, H]`. Interleaving, transposing and packing are
-private to a backend's `prepare`, which never changes these tensors.
+private to a backend's `prepare`, which never changes these tensors. In a format other than Plain, gate and up are
+two parts of `gate_up` (`Quantized.parts`), quantized apart, so no block of scales reaches over their boundary.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from moesaic.errors import WeightsError
 from moesaic.problem import Problem
-from moesaic.quant import Plain, Quantized
+from moesaic.quant import Format, Plain, Quantized
+from moesaic.quant.values import refuse_nonfinite
 
 
 @final
@@ -40,7 +43,35 @@ class ExpertWeights:
         output_scale: Float[Tensor, " H"] | None = None,
     ) -> ExpertWeights:
         """Weights that are not quantized, taken as they are (no copy)."""
+        for name, values in (("gate_up", gate_up), ("down", down)):
+            if not isinstance(values, Tensor):
+                raise WeightsError(f"{name} is a {values.__class__.__name__}, but it needs a torch.Tensor")
         return cls(Quantized(Plain(), gate_up), Quantized(Plain(), down), gate_up_bias, down_bias, output_scale)
+
+    def quantize(self, stored: Format) -> ExpertWeights:
+        """These weights in the format `stored`, expert by expert, gate and up apart; biases stay as they are.
+
+        Raises FormatError naming the projection and the index of a NaN or infinity, WeightsError if the weights are
+        already quantized: rounding twice loses more than either format does.
+        """
+        if isinstance(stored, Plain):
+            return self
+        if not (isinstance(self.gate_up.format, Plain) and isinstance(self.down.format, Plain)):
+            raise WeightsError(
+                f"the weights are stored as {self.gate_up.format!r}; quantize the plain ones they are of"
+            )
+        rows, inner = self.gate_up.shape[-2], self.down.shape[-1]
+        if rows not in (inner, 2 * inner):
+            raise WeightsError(
+                f"gate_up has {rows} rows, but down has {inner} columns: it needs {inner} or {2 * inner}"
+            )
+        gate_up = _quantized(stored, self.gate_up.data, rows // inner, "gate_up")
+        return replace(self, gate_up=gate_up, down=_quantized(stored, self.down.data, 1, "down"))
+
+    def dequantize(self, dtype: torch.dtype) -> ExpertWeights:
+        """Plain weights of the values stored, rounded to `dtype`; biases stay as they are."""
+        gate_up, down = (Quantized(Plain(), stored.dequantize(dtype)) for stored in (self.gate_up, self.down))
+        return replace(self, gate_up=gate_up, down=down)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -56,10 +87,9 @@ class ExpertWeights:
     def __post_init__(self) -> None:
         for name in ("gate_up", "down"):
             stored = getattr(self, name)
-            if not isinstance(stored, Quantized) or not isinstance(stored.data, Tensor):
-                held = stored.data if isinstance(stored, Quantized) else stored
+            if not isinstance(stored, Quantized):
                 raise WeightsError(
-                    f"{name} is a {held.__class__.__name__}, but it needs a torch.Tensor (ExpertWeights.plain)"
+                    f"{name} is a {stored.__class__.__name__}, but it needs a Quantized (or ExpertWeights.plain)"
                 )
 
     def __repr__(self) -> str:
@@ -95,11 +125,28 @@ class ExpertWeights:
             )
         if stored.shape != shape:
             raise WeightsError(f"{name} is {stored.shape}, but {reading} needs {shape}")
+        parts = 2 if name == "gate_up" and problem.activation.gated and not isinstance(stored.format, Plain) else 1
+        if stored.parts != parts:
+            raise WeightsError(
+                f"{name} is quantized in {stored.parts} part(s), but {problem.activation!r} in {stored.format!r} needs "
+                f"{parts}: gate and up have scales of their own (ExpertWeights.quantize, Quantized.join)"
+            )
         if isinstance(stored.format, Plain) and stored.data.dtype != problem.dtype:
             raise WeightsError(
                 f"{name} is {stored.data.dtype}, but the problem computes in {problem.dtype}: convert the weights, "
                 "or change Problem.dtype"
             )
+
+
+def _quantized(stored: Format, values: Tensor, parts: int, name: str) -> Quantized:
+    """Expert by expert, so that only one expert's float32 copies exist at a time."""
+    refuse_nonfinite(values, name)  # here, where the index is that of the canonical tensor
+    split = values.unflatten(-2, (parts, values.shape[-2] // parts)) if parts > 1 else values
+    experts = [stored.quantize(expert, name=name) for expert in split]
+    data = torch.stack([expert.data for expert in experts])
+    scales = {name: torch.stack([expert.scales[name] for expert in experts]) for name in stored.scale_names}
+    stacked = Quantized(stored, data, scales)
+    return stacked.join() if parts > 1 else stacked
 
 
 def _check_vector(name: str, values: Tensor | None, shape: tuple[int, ...], *, wanted: bool, because: str) -> None:

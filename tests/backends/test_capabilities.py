@@ -7,14 +7,18 @@ import torch
 
 from moesaic import (
     ACTIVATIONS,
+    FP8,
+    NVFP4,
     Accepts,
     BatchedExperts,
     Capabilities,
+    ExpertWeights,
     GeGLU,
     GroupedContiguous,
     Machine,
     OutputNorm,
     PaddedStandard,
+    PerBlock,
     Plain,
     Problem,
     Reason,
@@ -38,6 +42,7 @@ NARROW = Capabilities(
     requires=(Requires("triton", (3, 6)),),
     dtypes=(torch.bfloat16,),
     schemes=(Scheme(Plain(), Plain()),),
+    any_scheme=False,
     layouts=(GroupedContiguous(4), Standard()),
     activations=(Accepts(SwiGLU, scalar=("limit",), per_expert=("alpha",)), Accepts(GeGLU)),
     any_activation=False,
@@ -161,8 +166,8 @@ def test_all_reasons_are_given_at_once_and_in_order():
     everything = {name: value for _, changes in reversed(PROBLEMS) for name, value in changes.items()}
     problem = dataclasses.replace(SERVED, **{**everything, "activation": ReLU2(), "layout": PaddedStandard()})
     machine = dataclasses.replace(MACHINE, device="cpu", features=(), packages=(), memory_bytes=1)
-    # Said only of a device and a kind that fit, and of weights whose size is known.
-    left_out = {ReasonCode.ARCHITECTURE, ReasonCode.ACTIVATION_CONSTANT, ReasonCode.MEMORY}
+    # Said only of a device and a kind that fit.
+    left_out = {ReasonCode.ARCHITECTURE, ReasonCode.ACTIVATION_CONSTANT}
     assert codes(problem, machine) == [code for code in ReasonCode if code not in left_out]
 
 
@@ -195,6 +200,26 @@ def test_a_class_derived_from_a_declared_activation_is_not_declared():
             return super().formula(rows, at) ** 3
 
     assert codes(dataclasses.replace(SERVED, activation=Cubed())) == [ReasonCode.ACTIVATION]
+
+
+def test_any_scheme_serves_what_is_not_listed():
+    outside = dataclasses.replace(SERVED, scheme=Scheme(Halved(), Halved()))
+    assert codes(outside) == [ReasonCode.SCHEME]
+    assert codes(outside, can=dataclasses.replace(NARROW, any_scheme=True)) == []
+    assert codes(outside, can=dataclasses.replace(NARROW, schemes=(outside.scheme,))) == []
+    assert codes(SERVED, can=dataclasses.replace(NARROW, schemes=(outside.scheme,))) == [ReasonCode.SCHEME]
+
+
+@pytest.mark.parametrize("weights", [Plain(), FP8(PerBlock()), NVFP4(), Halved()], ids=repr)
+def test_memory_is_counted_as_the_scheme_stores_the_weights(weights):
+    problem = dataclasses.replace(SERVED, scheme=Scheme(weights, Plain()))
+    can = dataclasses.replace(NARROW, any_scheme=True)
+    needed = problem.weight_bytes
+    fits = dataclasses.replace(MACHINE, memory_bytes=needed)
+    assert codes(problem, fits, can) == []
+    assert codes(problem, dataclasses.replace(fits, memory_bytes=needed - 1), can) == [ReasonCode.MEMORY]
+    plain = ExpertWeights.plain(torch.zeros(4, 48, 40).bfloat16(), torch.zeros(4, 40, 24).bfloat16())
+    assert needed == plain.quantize(weights).num_bytes
 
 
 def test_an_activation_from_outside_is_declined_until_declared():

@@ -2,12 +2,26 @@ import pytest
 import torch
 import transformers
 
-from moesaic import KNOWN_MACHINES, BatchedExperts, GroupedContiguous, Machine, Problem, SwiGLU, TorchGrouped, resolve
+from moesaic import (
+    INT4,
+    KNOWN_MACHINES,
+    BatchedExperts,
+    GroupedContiguous,
+    Machine,
+    PerGroup,
+    Plain,
+    Problem,
+    Scheme,
+    SwiGLU,
+    TorchGrouped,
+    resolve,
+)
 from moesaic.cli.backend_choice import all_backends
 from moesaic.cli.explain import as_document, chosen_name
 from moesaic.cli.problem_options import FIELD_OPTIONS
 from moesaic.cli.reading import read_value
 from moesaic.models import MODELS, known_model
+from moesaic.quant.schemes import FP8_BLOCK, MXFP4_MXFP8
 
 FLAGS = (
     "--experts",
@@ -44,6 +58,26 @@ def test_json_has_exactly_the_documented_keys(moesaic):
             assert list(reason) == ["code", "wanted", "got"]
             assert all(isinstance(value, str) for value in reason.values())
     assert document["verdicts"][-1]["backend"] == "reference"
+
+
+@pytest.mark.parametrize(
+    "scheme", [FP8_BLOCK, MXFP4_MXFP8, Scheme(INT4(PerGroup(32), zero_point=True), Plain())], ids=repr
+)
+def test_a_scheme_is_given_by_its_repr(moesaic, scheme):
+    answer = moesaic("explain", *FLAGS, "--machine", "cpu-amx", "--scheme", repr(scheme), "--json")
+    assert problem_of(answer).scheme == scheme
+    for verdict in answer.document["verdicts"]:
+        declared = next(b for b in all_backends(()) if b.name == verdict["backend"]).capabilities
+        served = declared.any_scheme or scheme in declared.schemes
+        assert ("scheme" in {reason["code"] for reason in verdict["reasons"]}) is not served
+    named = moesaic("explain", *FLAGS, "--machine", "cpu-amx", "--scheme", repr(scheme), "--backend", "reference")
+    assert named.code == 0
+
+
+def test_columns_that_a_scheme_cannot_pack_are_bad_input(moesaic):
+    answer = moesaic("explain", *FLAGS, "--hidden", "65", "--scheme", "Scheme(MXFP4(), Plain())")
+    assert answer.code == 2
+    assert "two values in a byte" in answer.err
 
 
 @pytest.fixture

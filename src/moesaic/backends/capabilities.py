@@ -18,7 +18,7 @@ from moesaic.errors import BackendError
 from moesaic.layouts import Layout
 from moesaic.machine import Machine
 from moesaic.problem import Problem
-from moesaic.quant import Plain, Scheme
+from moesaic.quant import Scheme
 
 
 @final
@@ -129,6 +129,7 @@ class Capabilities:
     """A complete declaration; there are no defaults, so nothing is claimed by being forgotten.
 
     `layouts`: what the backend consumes (it is also fed any layout that one of them accepts).
+    `any_scheme`: also every scheme that is not listed (its formats are called, not compiled in).
     `any_activation`: also every activation that is not listed, with all its constants (it is called, not compiled in).
     `row_bytes`: rows of H, of I and of the first projection must be multiples of so many bytes.
     `max_experts`, `max_top_k`: the highest that is served.
@@ -139,6 +140,7 @@ class Capabilities:
     requires: tuple[Requires, ...]
     dtypes: tuple[torch.dtype, ...]
     schemes: tuple[Scheme, ...]
+    any_scheme: bool
     layouts: tuple[Layout, ...]
     activations: tuple[Accepts, ...]
     any_activation: bool
@@ -187,7 +189,7 @@ def _machine_reasons(can: Capabilities, machine: Machine) -> Iterator[Reason]:
 def _kind_reasons(can: Capabilities, problem: Problem) -> Iterator[Reason]:
     if problem.dtype not in can.dtypes:
         yield Reason(ReasonCode.DTYPE, _one_of(map(str, can.dtypes)), str(problem.dtype))
-    if problem.scheme not in can.schemes:
+    if problem.scheme not in can.schemes and not can.any_scheme:
         yield Reason(ReasonCode.SCHEME, _one_of(map(repr, can.schemes)), repr(problem.scheme))
     if not any(layout.accepts(problem.layout) for layout in can.layouts):
         yield Reason(ReasonCode.LAYOUT, _one_of(map(repr, can.layouts)), repr(problem.layout))
@@ -233,11 +235,10 @@ def _size_reasons(can: Capabilities, problem: Problem) -> Iterator[Reason]:
 
 
 def _memory_reasons(problem: Problem, machine: Machine) -> Iterator[Reason]:
-    if isinstance(problem.scheme.weights, Plain):
-        needed = problem.num_experts * problem.num_weights * problem.dtype.itemsize
-        if needed > machine.memory_bytes:
-            wanted = f"{needed / 2**30:.1f} GiB for the weights of one layer"
-            yield Reason(ReasonCode.MEMORY, wanted, f"{machine.memory_bytes / 2**30:.1f} GiB")
+    needed = problem.weight_bytes
+    if needed > machine.memory_bytes:
+        wanted = f"{needed / 2**30:.1f} GiB for the weights of one layer"
+        yield Reason(ReasonCode.MEMORY, wanted, f"{machine.memory_bytes / 2**30:.1f} GiB")
 
 
 def _one_of(names: Iterable[str]) -> str:

@@ -55,6 +55,7 @@ class TorchGrouped(Backend[ExpertWeights]):
         requires=(Requires("torch", (2, 11)),),
         dtypes=(torch.bfloat16, torch.float16, torch.float32),
         schemes=(UNQUANTIZED,),
+        any_scheme=False,
         layouts=(Standard(), PaddedStandard(), GroupedContiguous(), BatchedExperts()),
         activations=(
             Accepts(SwiGLU, per_expert=("alpha", "beta", "limit")),

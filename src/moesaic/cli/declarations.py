@@ -5,6 +5,7 @@ from __future__ import annotations
 from moesaic.backends import Accepts, Capabilities, Target
 
 FLAGS: tuple[str, ...] = (
+    "any_scheme",
     "any_activation",
     "bias",
     "output_norm",

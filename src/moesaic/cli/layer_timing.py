@@ -128,7 +128,7 @@ class LayerTiming:
 
 
 def _check_memory(problem: Problem, machine: Machine, device: torch.device, *, copies: int, working: int) -> None:
-    weights = copies * problem.num_experts * problem.num_weights * problem.dtype.itemsize
+    weights = copies * problem.weight_bytes
     needed = weights + working
     free = min(machine.memory_bytes, _free_bytes(device))
     if needed > free:

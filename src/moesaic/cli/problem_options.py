@@ -38,7 +38,7 @@ FIELD_OPTIONS: tuple[FieldOption, ...] = (
     FieldOption("intermediate_size", "--intermediate", "I", "Columns between the two projections."),
     FieldOption("activation", "--activation", "VALUE", "For instance 'SwiGLU(limit=7.0)'."),
     FieldOption("dtype", "--dtype", "DTYPE", "Of rows and plain weights, for instance bfloat16."),
-    FieldOption("scheme", "--scheme", "VALUE", "How weights and inputs are stored: 'Scheme(Plain(), Plain())'."),
+    FieldOption("scheme", "--scheme", "VALUE", "How weights and inputs are stored: 'Scheme(MXFP4(), Plain())'."),
     FieldOption("layout", "--layout", "VALUE", "How rows lie, for instance 'GroupedContiguous(alignment=128)'."),
     FieldOption("bias", "--bias/--no-bias", "", "Both projections have a bias."),
     FieldOption("output_norm", "--output-norm", "VALUE", "For instance 'OutputNorm(eps=1e-06)'."),

@@ -24,15 +24,15 @@ def random_weights(problem: Problem, device: torch.device, *, seed: int = 0) -> 
     """Normal weights that keep the variance of a row through each projection; equal seeds give equal weights."""
     experts, width, hidden = problem.num_experts, problem.width, problem.hidden_size
     draw = torch.Generator(device).manual_seed(seed)
-    store = problem.scheme.weights.quantize
     biased, normed = problem.bias, problem.output_norm is not None
-    return ExpertWeights(
-        store(_stacked(problem, (width, hidden), draw), name="gate_up"),
-        store(_stacked(problem, (hidden, problem.intermediate_size), draw), name="down"),
-        _normal(problem, (experts, width), draw) * 0.1 if biased else None,
-        _normal(problem, (experts, hidden), draw) * 0.1 if biased else None,
-        1 + _normal(problem, (hidden,), draw) * 0.1 if normed else None,
+    weights = ExpertWeights.plain(
+        _stacked(problem, (width, hidden), draw),
+        _stacked(problem, (hidden, problem.intermediate_size), draw),
+        gate_up_bias=_normal(problem, (experts, width), draw) * 0.1 if biased else None,
+        down_bias=_normal(problem, (experts, hidden), draw) * 0.1 if biased else None,
+        output_scale=1 + _normal(problem, (hidden,), draw) * 0.1 if normed else None,
     )
+    return weights.quantize(problem.scheme.weights)
 
 
 def random_batch(problem: Problem, num_tokens: int, device: torch.device, *, seed: int = 0) -> Batch:

@@ -1,7 +1,12 @@
-"""How a tensor is stored: Format (the rule), Quantized (tensors stored by it), Scheme (a layer's two formats)."""
+"""How a tensor is stored: Format (the rule) and Quantized (tensors stored by it).
+
+A stored tensor is `[..., rows, columns]`: any leading dimensions (experts), then a matrix. Data and every scale have
+the same leading dimensions, and their last two run along rows and columns.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,15 +15,29 @@ from typing import final
 import torch
 from torch import Tensor
 
-from moesaic.checks import instance
+from moesaic.checks import instance, whole_number
 from moesaic.errors import FormatError
+
+
+@final
+@dataclass(frozen=True)
+class StoredTensor:
+    """Dtype and shape of one of the tensors that a format stores."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the tensor."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Format(ABC):
     """How one tensor is stored. `dequantize` is its only meaning; `quantize` is one way to get there.
 
-    To add one, copy `plain.py`: a final frozen dataclass whose `scale_names` says which tensors stand beside the
+    To add one, copy `int8.py`: a final frozen dataclass whose `scale_names` says which tensors stand beside the
     data. Scales are multipliers that read a stored value back, never their reciprocals.
     """
 
@@ -26,6 +45,13 @@ class Format(ABC):
     @abstractmethod
     def scale_names(self) -> tuple[str, ...]:
         """The names of the tensors stored beside the data, in order."""
+
+    @abstractmethod
+    def storage(self, shape: tuple[int, ...], dtype: torch.dtype) -> Mapping[str, StoredTensor]:
+        """What a tensor of `shape` is stored as: "data" and every scale. `dtype` is that of values left as they are.
+
+        Raises FormatError if the format cannot store that shape.
+        """
 
     @abstractmethod
     def logical_shape(self, data: Tensor) -> tuple[int, ...]:
@@ -37,7 +63,25 @@ class Format(ABC):
 
     @abstractmethod
     def dequantize(self, stored: Quantized, dtype: torch.dtype) -> Tensor:
-        """The exact values of `stored`, rounded once to `dtype`."""
+        """The values of `stored`, which has one part: computed in float32 with one rounding, then rounded to `dtype`.
+
+        In float64 they are exact. No value is read on the host.
+        """
+
+    def round_trip(self, values: Tensor) -> Tensor:
+        """`values` quantized and read back in their own dtype: what a layer computes with when inputs have this format.
+
+        A value that is not finite stays as it is and takes part in no scale, so a NaN stays in its row. The result has
+        no gradient.
+        """
+        values = values.detach()
+        finite = values.isfinite()
+        stored = self.quantize(values.where(finite, 0), name="rows")
+        return stored.dequantize(values.dtype).where(finite, values)
+
+    def num_bytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+        """Bytes of a tensor of `shape` as stored, scales included."""
+        return sum(tensor.num_bytes for tensor in self.storage(shape, dtype).values())
 
 
 @final
@@ -45,17 +89,36 @@ class Format(ABC):
 class Quantized:
     """A tensor as stored: `data` in the format's own dtype, and the scales that the format names.
 
-    Stacked over experts, data and every scale have the expert as their first dimension.
+    Stacked over experts, data and every scale have the expert as their first dimension. `parts` matrices of equal
+    height, quantized apart, may stand above each other in the rows (gate above up): no scale is shared by two of
+    them, and each has its own short last block. Shapes and dtypes are checked; a FormatError names the tensor.
     """
 
     format: Format
     data: Tensor
     scales: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    parts: int = 1
 
     def __post_init__(self) -> None:
+        for name, tensor in {"data": self.data, **self.scales}.items():
+            instance("Quantized", name, tensor, Tensor, FormatError, example="torch.as_tensor(values)")
         wanted, got = self.format.scale_names, tuple(self.scales)
         if set(wanted) != set(got):
             raise FormatError(f"{self.format!r} stores the scales {wanted}, but the tensor came with {got}")
+        whole_number("Quantized", "parts", self.parts, FormatError)
+        shape = self.shape
+        if self.parts > 1:
+            if len(shape) < 2 or shape[-2] % self.parts:
+                raise FormatError(f"the data stores {shape}, whose rows are not {self.parts} parts of equal height")
+            shape = (*shape[:-2], self.parts, shape[-2] // self.parts, shape[-1])
+        for name, needed in self.format.storage(shape, self.data.dtype).items():
+            tensor = self.data if name == "data" else self.scales[name]
+            joined = needed.shape if self.parts == 1 else _joined(needed.shape)
+            if tensor.dtype != needed.dtype or tuple(tensor.shape) != joined:
+                raise FormatError(
+                    f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}, but {self.format!r} stores a tensor of "
+                    f"shape {self.shape} in {self.parts} part(s) with {needed.dtype} of shape {joined}"
+                )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -69,21 +132,27 @@ class Quantized:
 
     def expert(self, expert_id: int) -> Quantized:
         """The part of one expert, without a copy."""
-        return Quantized(self.format, self.data[expert_id], {name: s[expert_id] for name, s in self.scales.items()})
+        scales = {name: scale[expert_id] for name, scale in self.scales.items()}
+        return Quantized(self.format, self.data[expert_id], scales, self.parts)
+
+    def split(self) -> Quantized:
+        """The parts as a dimension before the rows, `[..., parts, rows, columns]`, without a copy."""
+        if self.parts == 1:
+            return self
+        data, *scales = (t.unflatten(-2, (self.parts, t.shape[-2] // self.parts)) for t in self.tensors)
+        return Quantized(self.format, data, dict(zip(self.format.scale_names, scales, strict=True)))
+
+    def join(self) -> Quantized:
+        """The opposite of `split`: `[..., parts, rows, columns]` as one matrix of `parts` parts."""
+        data, *scales = (t.flatten(-3, -2) for t in self.tensors)
+        named = dict(zip(self.format.scale_names, scales, strict=True))
+        return Quantized(self.format, data, named, self.data.shape[-3])
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
-        """The exact values, rounded once to `dtype`."""
-        return self.format.dequantize(self, dtype)
+        """The values, computed in float32 with one rounding, then rounded to `dtype`; exact in float64."""
+        values = self.format.dequantize(self.split(), dtype)
+        return values if self.parts == 1 else values.flatten(-3, -2)
 
 
-@final
-@dataclass(frozen=True)
-class Scheme:
-    """How a layer's weights and inputs are stored while it computes; `Scheme(Plain(), Plain())` is W16A16."""
-
-    weights: Format
-    inputs: Format
-
-    def __post_init__(self) -> None:
-        for name in ("weights", "inputs"):
-            instance("Scheme", name, getattr(self, name), Format, FormatError, example="Plain()")
+def _joined(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:-3], shape[-3] * shape[-2], shape[-1])

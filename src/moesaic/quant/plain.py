@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from moesaic.quant.base import Format, Quantized
+from moesaic.quant.base import Format, Quantized, StoredTensor
 
 
 @final
@@ -23,6 +24,10 @@ class Plain(Format):
         return ()
 
     @override
+    def storage(self, shape: tuple[int, ...], dtype: torch.dtype) -> Mapping[str, StoredTensor]:
+        return {"data": StoredTensor(dtype, shape)}
+
+    @override
     def logical_shape(self, data: Tensor) -> tuple[int, ...]:
         return tuple(data.shape)
 
@@ -33,3 +38,7 @@ class Plain(Format):
     @override
     def dequantize(self, stored: Quantized, dtype: torch.dtype) -> Tensor:
         return stored.data.to(dtype)
+
+    @override
+    def round_trip(self, values: Tensor) -> Tensor:
+        return values

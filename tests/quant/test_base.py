@@ -3,10 +3,15 @@
 import pytest
 import torch
 
-from moesaic import UNQUANTIZED, Format, Plain, Quantized, Scheme
+import moesaic
+from moesaic import FP8, INT4, INT8, SCHEMES, UNQUANTIZED, Format, Granularity, Plain, Quantized, Scheme
 from moesaic.errors import FormatError
-from moesaic.quant import FORMATS
+from moesaic.parsing import parse
+from moesaic.quant import FORMATS, GRANULARITIES
+from moesaic.vocabulary import VOCABULARY
+from tests.quant import examples
 
+EXAMPLES = (Plain(), *examples.FORMATS)
 WEIGHTS = torch.arange(24.0).reshape(2, 3, 4)
 
 
@@ -44,12 +49,31 @@ def test_schemes_built_twice_are_one_value():
     assert eval(repr(UNQUANTIZED)) == UNQUANTIZED  # noqa: S307
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-def test_formats_are_frozen_values_with_an_evaluable_repr(kind):
-    assert issubclass(kind, Format)
-    assert kind() == kind()
-    assert hash(kind()) == hash(kind())
-    assert eval(repr(kind()), {kind.__name__: kind}) == kind()  # noqa: S307
+@pytest.mark.parametrize("stored", EXAMPLES, ids=repr)
+def test_formats_are_values_with_a_repr_that_evaluates(stored):
+    again = eval(repr(stored), {**vars(moesaic), "torch": torch})  # noqa: S307
+    assert again == stored
+    assert hash(again) == hash(stored)
+    assert parse(repr(stored), {kind.__name__: kind for kind in VOCABULARY}) == stored
+    assert [other for other in EXAMPLES if other == stored] == [stored]
+
+
+def test_every_format_and_granularity_is_among_the_examples():
+    assert {e.__class__ for e in EXAMPLES} == set(FORMATS)
+    assert {e.granularity.__class__ for e in EXAMPLES if isinstance(e, FP8 | INT8 | INT4)} == set(GRANULARITIES)
+
+
+@pytest.mark.parametrize("kind", [*FORMATS, *GRANULARITIES])
+def test_formats_and_granularities_are_final_and_frozen(kind):
+    assert issubclass(kind, Format | Granularity)
+    assert kind.__final__
+    assert kind.__dataclass_params__.frozen
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=repr)
+def test_schemes_are_values_that_the_command_line_reads(scheme):
+    assert parse(repr(scheme), {kind.__name__: kind for kind in VOCABULARY}) == scheme
+    assert SCHEMES.count(scheme) == 1
 
 
 def test_the_abstract_format_is_not_a_format():
