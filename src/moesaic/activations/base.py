@@ -82,7 +82,7 @@ class Activation(ABC):
                 return value
             if expert_ids is None:
                 raise ActivationError(f"{self!r} has one constant per expert: pass expert_ids, the expert of each row")
-            return _column(value, work)[expert_ids.long()].unsqueeze(-1)
+            return column(value, work)[expert_ids.long()].unsqueeze(-1)
 
         return self.formula(work, at)
 
@@ -104,7 +104,7 @@ class Activation(ABC):
         return replace(self, **chosen)
 
 
-def _column(values: tuple[float, ...], like: Tensor) -> Tensor:
+def column(values: tuple[float, ...], like: Tensor) -> Tensor:
     """`values` on the device of `like`, filled there run by run: a copy from the host could not be captured."""
     column, at = like.new_empty(len(values)), 0
     for number, run in groupby(values):
