@@ -1,9 +1,10 @@
-"""One expert's first product on a CPU in bf16, by the ways that torch offers, for few to many rows.
+"""One expert's first product on a CPU in bf16, by moesaic's kernel and by the ways that torch offers.
 
     python benchmarks/cpu_products.py [--threads N] [--rows 1,2,4,16,64,256] [--rounds 7] [--out FILE.json]
 
 32 matrices of [N=1024, K=1024] are multiplied in turn. "cold" is one pass after the other ways had theirs; "warm" is a
-second pass straight after. Microseconds are medians, for one matrix. What follows from them: docs/performance/cpu.md.
+second pass straight after. Microseconds are medians, for one matrix. "sum" reads the same bytes once: the bound of few
+rows. What follows from them: docs/performance/cpu.md.
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from moesaic import Machine
+from moesaic import CpuJit, Machine, Problem, SwiGLU
+from moesaic.backends.cpu_packed import PackedProjection
+from moesaic.backends.cpu_projection import Projection
 
 EXPERTS, COLUMNS_IN, COLUMNS_OUT, BAG_COLUMNS = 32, 1024, 1024, 512
+PROBLEM = Problem(
+    num_experts=EXPERTS, top_k=8, hidden_size=COLUMNS_IN, intermediate_size=COLUMNS_OUT // 2, activation=SwiGLU()
+)
 
 
 def bags(weights: Tensor, num_rows: int) -> Callable[[], Tensor]:
@@ -36,18 +42,32 @@ def bags(weights: Tensor, num_rows: int) -> Callable[[], Tensor]:
     return lambda: torch.embedding_bag(weights.view(-1, BAG_COLUMNS), index, ends, per_sample_weights=factors)[0]
 
 
-def ways(num_rows: int, canonical: Tensor, transposed: Tensor, packed: list[Tensor]) -> dict[str, Callable[[], object]]:
+def kernel(packed: list[Projection], num_rows: int) -> Callable[[], Tensor]:
+    """The product of all experts by the kernel of `CpuJit`, vector instructions or AMX as the processor has."""
+    product = PackedProjection.of(packed, None, (COLUMNS_OUT, COLUMNS_IN))
+    if not product.block_columns:
+        raise SystemExit("oneDNN packs in a way that the kernel does not know")
+    rows = torch.randn(EXPERTS * num_rows, COLUMNS_IN).bfloat16()
+    return lambda: product(list(range(EXPERTS)), [num_rows] * EXPERTS, rows)
+
+
+def ways(
+    num_rows: int, canonical: Tensor, transposed: Tensor, packed: list[Projection]
+) -> dict[str, Callable[[], object]]:
     """Name and call of every way; each multiplies all experts."""
     rows = torch.randn(num_rows, COLUMNS_IN).bfloat16()
     every = torch.randn(EXPERTS, num_rows, COLUMNS_IN).bfloat16()
-    linear = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001
     found: dict[str, Callable[[], object]] = {
         "mm, canonical": lambda: [torch.mm(rows, weight.t()) for weight in canonical],
         "mm, transposed": lambda: [torch.mm(rows, weight) for weight in transposed],
-        "packed": lambda: [linear(rows, weight, None, "none", [], "") for weight in packed],
+        "packed": lambda: [projection(rows) for projection in packed],
         "bmm, canonical": lambda: torch.bmm(every, canonical.mT),
         "bmm, transposed": lambda: torch.bmm(every, transposed),
     }
+    if not CpuJit().reasons_against(PROBLEM, Machine.current("cpu")):
+        found["kernel"] = kernel(packed, num_rows)
+    if num_rows == 1:
+        found["sum"] = canonical.view(torch.int64).sum
     return found | ({"bags": bags(transposed, num_rows)} if num_rows <= 8 else {})
 
 
@@ -61,7 +81,7 @@ def seconds(call: Callable[[], object]) -> float:
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=lambda s: [int(n) for n in s.split(",")], default=[1, 2, 4, 16, 64, 256])
+    parser.add_argument("--rows", type=lambda s: [int(n) for n in s.split(",")], default=[1, 2, 4, 8, 16, 32, 64, 256])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--out", type=Path)
@@ -69,7 +89,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     canonical = (torch.randn(EXPERTS, COLUMNS_OUT, COLUMNS_IN) / 32).bfloat16()
     transposed = canonical.mT.contiguous()
-    packed = [torch.ops.mkldnn._reorder_linear_weight(weight, None) for weight in canonical]  # noqa: SLF001
+    packed = [Projection.of(weight, None) for weight in canonical]
     table: list[dict[str, object]] = []
     with torch.no_grad():
         for num_rows in arguments.rows:

@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "custom_op": "backends.base",
     "layer": "resolve custom_op backends dispatch routers",
     "models": "layer",
-    "conformance": "layer",
+    "conformance": "layer parsing vocabulary",
     "tuning": "layer",
     "integrations": "layer models checkpoints",
     "__main__": "cli",
@@ -54,6 +54,8 @@ HEAVY = {
     "safetensors": {"integrations", "cli", "checkpoints"},
     "typer": {"cli"},
     "rich": {"cli"},
+    "numba": {"kernels"},
+    "llvmlite": {"kernels"},
 }
 """Package -> the parts whose modules may import it at their top."""
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from moesaic import (
-    BACKENDS,
     Backend,
     BatchedBatch,
     BatchedExperts,
@@ -45,7 +44,7 @@ from tests.tolerance import assert_close
 
 LAYOUTS = (Standard(), PaddedStandard(), GroupedContiguous(4), BatchedExperts())
 CASE = example.problem()
-every_backend = pytest.mark.parametrize("backend", [*BACKENDS, Reference()], ids=lambda backend: backend.name)
+every_backend = pytest.mark.parametrize("backend", example.SUBJECTS, ids=lambda backend: backend.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +145,7 @@ def test_a_bound_layer_says_what_it_is():
 
 @every_backend
 def test_binding_changes_no_weight_and_gives_them_back(backend):
-    case = example.problem(bias=True)
+    case = example.problem(backend=backend, bias=True)
     weights = example.weights(case)
     before = [tensor.clone() for tensor in weights.tensors]
     experts = bind(case, weights, backends=(backend,))
@@ -194,11 +193,12 @@ def test_rows_on_another_device_are_refused():
 @every_backend
 def test_a_batch_that_promises_more_than_asked_is_served(backend):
     """Standard rows to PaddedStandard experts, and rows aligned to 12 to experts that need 4."""
-    padded, grouped = example.problem(layout=PaddedStandard()), example.problem(layout=GroupedContiguous(4))
-    weights = example.weights(CASE)
-    one = bind(padded, weights, backends=(backend,))(tokens(7))
-    assert torch.equal(one, bind(CASE, weights, backends=(backend,))(tokens(7)))
-    rows = example.rows(CASE, 24)
+    case = example.problem(backend=backend)
+    padded, grouped = (dataclasses.replace(case, layout=layout) for layout in (PaddedStandard(), GroupedContiguous(4)))
+    weights = example.weights(case)
+    one = bind(padded, weights, backends=(backend,))(tokens(7, case))
+    assert torch.equal(one, bind(case, weights, backends=(backend,))(tokens(7, case)))
+    rows = example.rows(case, 24)
     batch = GroupedBatch(rows, i32(0, 0, 12, 12, 12), i32(0, 5, 0, 0, 7), alignment=12)
     looser = GroupedBatch(rows, batch.offsets, batch.counts, alignment=4)
     experts = bind(grouped, weights, backends=(backend,))
@@ -208,7 +208,7 @@ def test_a_batch_that_promises_more_than_asked_is_served(backend):
 @every_backend
 @pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
 def test_inputs_are_unchanged_never_shared_and_calls_repeat(backend, layout):
-    case = example.problem(layout=layout, bias=True)
+    case = example.problem(backend=backend, layout=layout, bias=True)
     given = example.weights(case)
     batch, _, defined = feeding.feed(case, given, 1e4)
     live = torch.from_numpy(defined)
@@ -226,17 +226,20 @@ def test_inputs_are_unchanged_never_shared_and_calls_repeat(backend, layout):
 @every_backend
 @pytest.mark.parametrize("ids", [[[0, 2**32 + 1]], [[-(2**40), 0]], [[0, 2**63 - 1]], [[2**32, 0]]], ids=str)
 def test_an_int64_id_far_out_of_range_adds_nothing(backend, ids):
-    experts = bind(CASE, example.weights(CASE), backends=(backend,))
-    rows, weights = example.rows(CASE, 1), torch.tensor([[0.5, 0.5]])
+    case = example.problem(backend=backend)
+    experts = bind(case, example.weights(case), backends=(backend,))
+    rows, weights = example.rows(case, 1), torch.tensor([[0.5, 0.5]])
     alone = StandardBatch(rows, Routing(torch.tensor([[0]]), torch.tensor([[0.5]])))
     torch.testing.assert_close(experts(StandardBatch(rows, Routing(torch.tensor(ids), weights))), experts(alone))
 
 
 @every_backend
 def test_no_tokens_and_no_slots(backend):
-    experts = bind(CASE, example.weights(CASE), backends=(backend,))
-    assert experts(tokens(0)).shape == (0, 72)
-    assert torch.equal(experts(StandardBatch(torch.ones(2, 72), routing(2, 0))), torch.zeros(2, 72))
+    case = example.problem(backend=backend)
+    experts = bind(case, example.weights(case), backends=(backend,))
+    assert experts(tokens(0, case)).shape == (0, 72)
+    rows = torch.ones(2, 72, dtype=case.dtype)
+    assert torch.equal(experts(StandardBatch(rows, routing(2, 0))), torch.zeros_like(rows))
 
 
 def leaf(*shape):
@@ -274,9 +277,12 @@ def test_gradients_reach_rows_router_and_weights(backend):
 
 @every_backend
 def test_layers_in_threads_do_not_meet(backend):
-    cases = [CASE, example.problem(activation=SwiGLU(limit=0.5), bias=True)]
+    cases = [
+        example.problem(backend=backend),
+        example.problem(backend=backend, activation=SwiGLU(limit=0.5), bias=True),
+    ]
     layers = [bind(case, example.weights(case, seed=i), backends=(backend,)) for i, case in enumerate(cases)]
-    batches = [tokens(5 + i) for i in range(8)]
+    batches = [tokens(5 + i, cases[0]) for i in range(8)]
     wanted = [[layer(batch) for batch in batches] for layer in layers]
     failures, barrier = [], threading.Barrier(4)
 

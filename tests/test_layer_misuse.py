@@ -27,8 +27,9 @@ def tokens(num_tokens, case=CASE):
     return StandardBatch(example.rows(case, num_tokens), example.routing(case, num_tokens))
 
 
-@pytest.mark.parametrize("backend", [*BACKENDS, Reference()], ids=lambda backend: backend.name)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("backend", "dtype"), example.subjects_and([torch.float32, torch.bfloat16]), ids=example.subject_id
+)
 def test_bound_experts_are_copied_and_pickled_through_their_canonical_weights(backend, dtype):
     case = dataclasses.replace(CASE, dtype=dtype, bias=True)
     experts = bind(case, example.weights(case), backends=(backend,))

@@ -23,24 +23,36 @@ PUBLIC = [
     "BatchedExperts",
     "Capabilities",
     "Cpu",
+    "CpuJit",
     "Dispatcher",
     "ExpertWeights",
     "Experts",
+    "FP8",
     "Format",
     "GELU",
     "GeGLU",
+    "Granularity",
     "GroupedBatch",
     "GroupedContiguous",
+    "INT4",
+    "INT8",
     "Identity",
     "KNOWN_MACHINES",
     "Layout",
     "Local",
+    "MXFP4",
+    "MXFP8",
     "Machine",
     "MoE",
     "MoesaicError",
+    "NVFP4",
     "OutputNorm",
     "PaddedStandard",
     "PaddedStandardBatch",
+    "PerBlock",
+    "PerGroup",
+    "PerRow",
+    "PerTensor",
     "Plain",
     "PowLU",
     "Problem",
@@ -55,11 +67,13 @@ PUBLIC = [
     "Resolution",
     "Router",
     "Routing",
+    "SCHEMES",
     "Scheme",
     "SiLU",
     "SiTU",
     "Standard",
     "StandardBatch",
+    "StoredTensor",
     "SwiGLU",
     "SwiGLUStep",
     "Target",
@@ -124,6 +138,10 @@ def test_the_environment_is_read_by_the_probe_and_the_command_line_only(path):
             assert getattr(node, name) not in {"environ", "environb", "getenv", "putenv"}, f"line {node.lineno}"
 
 
+REPORTS_EVERY_FAULT = "a handler of every exception"
+"""Allowed in one file: the kit's runner, whose work is to report whatever a backend raises."""
+
+
 def forbidden(node):
     """The forbidden form that `node` is, or None."""
     match node:
@@ -148,7 +166,9 @@ def forbidden(node):
 
 @each_source
 def test_forbidden_forms(path):
-    assert [(node.lineno, forbidden(node)) for node in nodes(path) if forbidden(node)] == []
+    reported = {REPORTS_EVERY_FAULT} if path.relative_to(ROOT).parts == ("conformance", "execution.py") else set()
+    found = [(node.lineno, forbidden(node)) for node in nodes(path) if forbidden(node)]
+    assert [(line, form) for line, form in found if form not in reported] == []
 
 
 @each_source

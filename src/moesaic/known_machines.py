@@ -10,7 +10,7 @@ from moesaic.errors import MachineError
 from moesaic.machine import Machine
 
 _PACKAGES = (("torch", "2.13.0"), ("triton", "3.6.0"))
-_CPU_PACKAGES = (("torch", "2.13.0"),)
+_CPU_PACKAGES = (("numba", "0.68.1"), ("torch", "2.13.0"))
 _AVX512 = ("avx2", "avx512f")
 _AMX = (*_AVX512, "amx_bf16", "amx_int8", "avx512_bf16", "avx512_fp16")
 

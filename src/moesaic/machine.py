@@ -19,7 +19,7 @@ import torch
 from moesaic.checks import instance, strings, whole_number
 from moesaic.errors import MachineError
 
-PACKAGES: tuple[str, ...] = ("torch", "triton")
+PACKAGES: tuple[str, ...] = ("numba", "torch", "triton")
 """The packages whose versions backends may ask for."""
 
 CPU_FEATURES: tuple[str, ...] = ("amx_bf16", "amx_fp16", "amx_int8", "avx2", "avx512_bf16", "avx512_fp16", "avx512f")

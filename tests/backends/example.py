@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import torch
 
-from moesaic import ExpertWeights, OutputNorm, Problem, Routing
+from moesaic import BACKENDS, ExpertWeights, Machine, OutputNorm, Problem, Reference, Routing, SwiGLU
 
 EMPTY_EXPERT = 2
 """No active slot ever names this expert."""
@@ -14,12 +14,26 @@ GARBAGE_IDS = (-1, 5, 10, -7, 2**31 - 1, -(2**31))
 """Ids that mark an inactive slot of a layer with five experts."""
 
 
-def problem(**changes):
-    """Five experts, top-3, sizes that are multiples of 16 bytes but of no tile."""
-    from moesaic import SwiGLU  # noqa: PLC0415
-
+def problem(*, backend=None, **changes):
+    """Five experts, top-3, sizes that are multiples of 16 bytes but of no tile; float32 if served."""
+    dtypes = (torch.float32,) if backend is None else backend.capabilities.dtypes
+    dtype = torch.float32 if torch.float32 in dtypes else dtypes[0]
     fields = {"num_experts": 5, "top_k": 3, "hidden_size": 72, "intermediate_size": 40, "activation": SwiGLU()}
-    return Problem(**{**fields, "dtype": torch.float32, **changes})
+    return Problem(**{**fields, "dtype": dtype, **changes})
+
+
+SUBJECTS = [b for b in (Reference(), *BACKENDS) if not b.reasons_against(problem(backend=b), Machine.current("cpu"))]
+"""The backends that run on this CPU; one that needs another processor declines and is not tested here."""
+
+
+def subjects_and(dtypes):
+    """Every subject with every dtype among `dtypes` that it declares."""
+    return [(b, dtype) for b in SUBJECTS for dtype in dtypes if dtype in b.capabilities.dtypes]
+
+
+def subject_id(value):
+    """A readable test id."""
+    return value.name if value in SUBJECTS else str(value)
 
 
 def weights(case, seed=0):

@@ -7,13 +7,11 @@ import pytest
 import torch
 
 from moesaic import (
-    BACKENDS,
     ExpertWeights,
     GroupedBatch,
     GroupedContiguous,
     Identity,
     Problem,
-    Reference,
     Routing,
     StandardBatch,
     bind,
@@ -21,14 +19,14 @@ from moesaic import (
 from tests.backends import example, numpy_oracle
 from tests.tolerance import assert_close
 
-SUBJECTS = [b for b in (Reference(), *BACKENDS) if any(t.device == "cpu" for t in b.capabilities.targets)]
+SUBJECTS = example.SUBJECTS
 every_backend = pytest.mark.parametrize("backend", SUBJECTS, ids=lambda b: b.name)
 
 
 @every_backend
 @pytest.mark.parametrize("offset", [0, 4])
 def test_an_empty_expert_may_have_any_offset_that_does_not_decrease(backend, offset):
-    case = example.problem(num_experts=3, layout=GroupedContiguous(4))
+    case = example.problem(backend=backend, num_experts=3, layout=GroupedContiguous(4))
     given, rows = example.weights(case), example.rows(case, 12)
     offsets = torch.tensor([0, offset, 4], dtype=torch.int32)
     batch = GroupedBatch(rows, offsets, torch.tensor([2, 0, 5], dtype=torch.int32), 4)
@@ -56,8 +54,11 @@ def test_infinite_results_and_huge_weights_are_what_the_formula_says(backend, nu
         torch.testing.assert_close(got.float(), torch.full((num_tokens, 8), wanted), rtol=2**-7, atol=0.0)
 
 
-@every_backend
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    example.subjects_and([torch.float32, torch.float16, torch.bfloat16]),
+    ids=example.subject_id,
+)
 @pytest.mark.parametrize("num_tokens", [1, 3, 300])
 def test_float64_weights_and_autocast_change_neither_dtype_nor_answer(backend, dtype, num_tokens):
     case = example.problem(dtype=dtype, bias=True)
@@ -76,8 +77,8 @@ def test_small_calls_stay_inside_the_workspace_too(backend):
     from tests.backends.peak_memory import peak_bytes  # noqa: PLC0415
 
     for num_tokens, top_k, hidden, inner in ((1, 1, 256, 64), (1, 2, 1024, 512), (16, 8, 256, 8), (3, 1, 8, 256)):
-        for dtype in (torch.bfloat16, torch.float32):
-            for activation in (Identity(), example.problem().activation):
+        for dtype in {torch.bfloat16, torch.float32}.intersection(backend.capabilities.dtypes):
+            for activation in (Identity(), example.problem(backend=backend).activation):
                 case = example.problem(top_k=top_k, hidden_size=hidden, intermediate_size=inner, dtype=dtype, bias=True)
                 case = dataclasses.replace(case, activation=activation, weight_on_input=True)
                 experts = bind(case, example.weights(case), backends=(backend,))

@@ -7,14 +7,12 @@ import pytest
 import torch
 
 from moesaic import (
-    BACKENDS,
     BatchedBatch,
     BatchedExperts,
     GroupedBatch,
     GroupedContiguous,
     PaddedStandard,
     PaddedStandardBatch,
-    Reference,
     Routing,
     Standard,
     StandardBatch,
@@ -25,7 +23,7 @@ from tests.backends import example, feeding, numpy_oracle
 from tests.backends.peak_memory import peak_bytes
 from tests.tolerance import assert_close
 
-SUBJECTS = [b for b in (Reference(), *BACKENDS) if any(t.device == "cpu" for t in b.capabilities.targets)]
+SUBJECTS = example.SUBJECTS
 every_backend = pytest.mark.parametrize("backend", SUBJECTS, ids=lambda b: b.name)
 
 
@@ -43,9 +41,10 @@ def run(backend, case, ids, weights=None, rows=None):
     return got, numpy_oracle.tokens(values, routing.topk_ids.numpy(), weights.double().numpy(), oracle)
 
 
-@every_backend
 @pytest.mark.parametrize("top_k", [1, 3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("backend", "dtype"), example.subjects_and([torch.float32, torch.bfloat16]), ids=example.subject_id
+)
 def test_zero_tokens_keep_shape_and_dtype(backend, top_k, dtype):
     case = example.problem(top_k=top_k, dtype=dtype)
     got, _ = run(backend, case, torch.empty(0, top_k))
@@ -55,27 +54,29 @@ def test_zero_tokens_keep_shape_and_dtype(backend, top_k, dtype):
 
 @every_backend
 def test_zero_rows_in_the_layouts_without_routing(backend):
-    grouped = example.problem(layout=GroupedContiguous(4))
+    grouped = example.problem(backend=backend, layout=GroupedContiguous(4))
     none = torch.zeros(5, dtype=torch.int32)
-    got = bind(grouped, example.weights(grouped), backends=(backend,))(GroupedBatch(torch.empty(0, 72), none, none, 4))
+    got = bind(grouped, example.weights(grouped), backends=(backend,))(
+        GroupedBatch(torch.empty(0, 72, dtype=grouped.dtype), none, none, 4)
+    )
     assert got.shape == (0, 72)
-    batched = example.problem(layout=BatchedExperts())
+    batched = example.problem(backend=backend, layout=BatchedExperts())
     experts = bind(batched, example.weights(batched), backends=(backend,))
-    assert experts(BatchedBatch(torch.full((5, 0, 72), torch.nan), none)).shape == (5, 0, 72)
-    assert experts(BatchedBatch(torch.full((5, 3, 72), torch.nan), none)).shape == (5, 3, 72)
+    assert experts(BatchedBatch(torch.full((5, 0, 72), torch.nan, dtype=batched.dtype), none)).shape == (5, 0, 72)
+    assert experts(BatchedBatch(torch.full((5, 3, 72), torch.nan, dtype=batched.dtype), none)).shape == (5, 3, 72)
 
 
 @every_backend
 @pytest.mark.parametrize("ids", [[[4, 0, 1]], [[-1, 3, 999]], [[1, 1, 1]], [[0, 1, 0]]], ids=str)
 def test_one_token(backend, ids):
-    case = example.problem(bias=True)
+    case = example.problem(backend=backend, bias=True)
     got, expected = run(backend, case, ids)
     assert_close(got, expected, case.dtype)
 
 
 @every_backend
 def test_all_tokens_on_one_expert(backend):
-    case = example.problem(bias=True)
+    case = example.problem(backend=backend, bias=True)
     got, expected = run(backend, case, [[3, -1, -1]] * 37)
     assert_close(got, expected, case.dtype)
 
@@ -83,7 +84,7 @@ def test_all_tokens_on_one_expert(backend):
 @every_backend
 @pytest.mark.parametrize("top_k", [1, 3])
 def test_rows_without_an_active_slot_are_zero_and_cost_no_nan(backend, top_k):
-    case = example.problem(bias=True, top_k=top_k)
+    case = example.problem(backend=backend, bias=True, top_k=top_k)
     garbage = [-1, 5, 6, -(2**31), 2**31 - 1, 2**32 + 1, -(2**40)]
     ids = [[g] * top_k for g in garbage] + [[0] * top_k]
     weights = torch.full((len(ids), top_k), torch.nan)
@@ -92,14 +93,14 @@ def test_rows_without_an_active_slot_are_zero_and_cost_no_nan(backend, top_k):
     with torch.no_grad():
         batch = StandardBatch(example.rows(case, len(ids)), Routing(torch.tensor(ids), weights))
         got = bind(case, given, backends=(backend,))(batch)
-    assert torch.equal(got[:-1], torch.zeros(len(garbage), 72))
+    assert torch.equal(got[:-1], torch.zeros(len(garbage), 72, dtype=case.dtype))
     assert got[-1].isfinite().all()
     assert got[-1].abs().sum() > 1
 
 
 @every_backend
 def test_an_inactive_slot_never_touches_infinite_weights_of_an_expert(backend):
-    case = example.problem()
+    case = example.problem(backend=backend)
     given = example.weights(case)
     given.gate_up.data[0], given.down.data[0] = torch.inf, torch.inf
     routing = Routing(torch.tensor([[1, -1, 5]]), torch.tensor([[0.5, 0.0, 0.0]]))
@@ -110,7 +111,7 @@ def test_an_inactive_slot_never_touches_infinite_weights_of_an_expert(backend):
 
 @every_backend
 def test_a_zero_weight_is_still_a_weight(backend):
-    case = example.problem(bias=True)
+    case = example.problem(backend=backend, bias=True)
     got, expected = run(backend, case, [[1, 3, 4], [0, 1, 3]], weights=[[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     assert_close(got, expected, case.dtype)
 
@@ -132,7 +133,7 @@ def test_nan_in_a_live_row_stays_in_that_row_and_reaches_it(backend):
 
 @every_backend
 def test_many_small_experts(backend):
-    case = example.problem(num_experts=896, top_k=16, hidden_size=16, intermediate_size=8, bias=True)
+    case = example.problem(backend=backend, num_experts=896, top_k=16, hidden_size=16, intermediate_size=8, bias=True)
     g = np.random.default_rng(5)
     got, expected = run(backend, case, g.integers(0, 896, (9, 16)), weights=g.random((9, 16), dtype=np.float32))
     assert_close(got, expected, case.dtype)
@@ -140,7 +141,7 @@ def test_many_small_experts(backend):
 
 @every_backend
 def test_fewer_slots_than_bound_are_served_and_more_are_refused(backend):
-    case = example.problem(top_k=3)
+    case = example.problem(backend=backend, top_k=3)
     got, expected = run(backend, case, [[1], [4], [-1]])
     assert_close(got, expected, case.dtype)
     with pytest.raises(BatchError, match="bind a problem with the larger top_k"):
@@ -149,18 +150,18 @@ def test_fewer_slots_than_bound_are_served_and_more_are_refused(backend):
 
 @every_backend
 def test_a_padded_consumer_is_fed_no_padding_and_nothing_but_padding(backend):
-    case = example.problem(layout=PaddedStandard(), bias=True)
+    case = example.problem(backend=backend, layout=PaddedStandard(), bias=True)
     experts = bind(case, example.weights(case), backends=(backend,))
     rows, routing = example.rows(case, 6), example.routing(case, 6, garbage=False)
     with torch.no_grad():
         padded = experts(PaddedStandardBatch(rows, routing))
-        standard = bind(example.problem(bias=True), example.weights(case), backends=(backend,))(
+        standard = bind(example.problem(backend=backend, bias=True), example.weights(case), backends=(backend,))(
             StandardBatch(rows, routing)
         )
         assert torch.equal(padded, standard)
         assert torch.equal(experts(StandardBatch(rows, routing)), standard)
         nothing = Routing(torch.full((6, 3), -1, dtype=torch.int32), torch.full((6, 3), torch.nan))
-        assert experts(PaddedStandardBatch(torch.full((6, 72), torch.nan), nothing)).shape == (6, 72)
+        assert experts(PaddedStandardBatch(torch.full((6, 72), torch.nan, dtype=case.dtype), nothing)).shape == (6, 72)
 
 
 @every_backend
@@ -173,7 +174,7 @@ def test_a_padded_consumer_is_fed_no_padding_and_nothing_but_padding(backend):
     ],
 )
 def test_groups_that_break_their_contract_are_an_error_on_a_cpu(backend, offsets, counts, message):
-    case = example.problem(layout=GroupedContiguous())
+    case = example.problem(backend=backend, layout=GroupedContiguous())
     batch = GroupedBatch(
         example.rows(case, 8), torch.tensor(offsets, dtype=torch.int32), torch.tensor(counts, dtype=torch.int32)
     )
@@ -184,10 +185,12 @@ def test_groups_that_break_their_contract_are_an_error_on_a_cpu(backend, offsets
 @every_backend
 @pytest.mark.parametrize("count", [-1, 4])
 def test_counts_beyond_the_capacity_are_an_error_on_a_cpu(backend, count):
-    case = example.problem(layout=BatchedExperts())
+    case = example.problem(backend=backend, layout=BatchedExperts())
     counts = torch.tensor([1, 2, 0, count, 1], dtype=torch.int32)
     with pytest.raises(BatchError, match="a slab holds 0 to 3 rows"):
-        bind(case, example.weights(case), backends=(backend,))(BatchedBatch(torch.zeros(5, 3, 72), counts))
+        bind(case, example.weights(case), backends=(backend,))(
+            BatchedBatch(torch.zeros(5, 3, 72, dtype=case.dtype), counts)
+        )
 
 
 @every_backend
@@ -208,9 +211,10 @@ def test_runs_agree_bit_for_bit_and_inputs_stay(backend, layout):
     assert first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr()
 
 
-@every_backend
 @pytest.mark.parametrize("layout", [Standard(), GroupedContiguous(), BatchedExperts()], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("backend", "dtype"), example.subjects_and([torch.float32, torch.bfloat16]), ids=example.subject_id
+)
 def test_a_call_stays_inside_the_workspace_it_states(backend, layout, dtype):
     case = example.problem(layout=layout, dtype=dtype, bias=True, hidden_size=256, intermediate_size=192)
     given = example.weights(case)
@@ -227,7 +231,7 @@ def test_a_call_stays_inside_the_workspace_it_states(backend, layout, dtype):
 
 def test_workspace_grows_with_rows_and_not_with_experts_held_elsewhere():
     for backend in SUBJECTS:
-        case = example.problem()
+        case = example.problem(backend=backend)
         small, large = backend.workspace(case, 64), backend.workspace(case, 128)
         assert small < large <= 2 * small + 1024
         more = dataclasses.replace(case, num_experts=500)

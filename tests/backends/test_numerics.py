@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from moesaic import BACKENDS, Machine, Reference, bind
+from moesaic import Machine, bind
 from tests.backends import example, feeding, generated
 from tests.tolerance import assert_close
 
-SUBJECTS = [b for b in (Reference(), *BACKENDS) if any(t.device == "cpu" for t in b.capabilities.targets)]
+SUBJECTS = example.SUBJECTS
 CLAIMS = [(b, p) for b in SUBJECTS for p in generated.problems(b)]
 CPU = Machine.current("cpu")
 

@@ -5,11 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from moesaic import BACKENDS, BatchedExperts, ExpertWeights, GroupedContiguous, Reference, Standard, bind
+from moesaic import BatchedExperts, ExpertWeights, GroupedContiguous, Standard, bind
 from tests.backends import example, feeding
 from tests.tolerance import assert_close
-
-SUBJECTS = [b for b in (Reference(), *BACKENDS) if any(t.device == "cpu" for t in b.capabilities.targets)]
 
 
 def transposed(t):
@@ -28,8 +26,9 @@ def shifted(t):
 
 @pytest.mark.parametrize("view", [transposed, sliced, shifted])
 @pytest.mark.parametrize("layout", [Standard(), GroupedContiguous(), BatchedExperts()], ids=str)
-@pytest.mark.parametrize("backend", SUBJECTS, ids=lambda b: b.name)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("backend", "dtype"), example.subjects_and([torch.float32, torch.bfloat16]), ids=example.subject_id
+)
 def test_views_are_served_as_what_they_hold(backend, layout, view, dtype):
     case = example.problem(layout=layout, dtype=dtype, bias=True)
     given = example.weights(case)

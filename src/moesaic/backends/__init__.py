@@ -10,8 +10,9 @@ from moesaic.backends.capabilities import ReasonCode as ReasonCode
 from moesaic.backends.capabilities import Requires as Requires
 from moesaic.backends.capabilities import Target as Target
 from moesaic.backends.cpu import Cpu as Cpu
+from moesaic.backends.cpu_jit import CpuJit as CpuJit
 from moesaic.backends.reference import Reference as Reference
 from moesaic.backends.torch_grouped import TorchGrouped as TorchGrouped
 
-BACKENDS: tuple[Backend[Any], ...] = (Cpu(), TorchGrouped())
+BACKENDS: tuple[Backend[Any], ...] = (CpuJit(), Cpu(), TorchGrouped())
 """The backends of the package, best first; `Reference` is not among them and runs only when named."""

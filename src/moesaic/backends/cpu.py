@@ -8,6 +8,7 @@ rows are not read. Prediction, measurements and the layouts that were tried: doc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, final
 
 import torch
@@ -18,7 +19,7 @@ from moesaic.activations import GELU, GeGLU, Identity, PowLU, ReGLU, ReLU, ReLU2
 from moesaic.backends.base import Backend
 from moesaic.backends.capabilities import Accepts, Capabilities, Target
 from moesaic.backends.cpu_blocks import BLOCK_ROWS, Blocks, blocks_between
-from moesaic.backends.cpu_few import FEW_SLOTS, run_few
+from moesaic.backends.cpu_few import FEW_SLOTS, compute_few, run_few
 from moesaic.backends.cpu_many import chunk_tokens, run_many
 from moesaic.backends.cpu_weights import CpuWeights
 from moesaic.backends.host_rows import grouped_segments, slab_counts
@@ -27,6 +28,21 @@ from moesaic.layouts import BatchedExperts, GroupedContiguous, PaddedStandard, S
 from moesaic.problem import DTYPES, Problem
 from moesaic.quant import UNQUANTIZED
 from moesaic.weights import ExpertWeights
+
+ACTIVATIONS: tuple[Accepts, ...] = (
+    Accepts(SwiGLU, per_expert=("alpha", "beta", "limit")),
+    Accepts(SwiGLUStep, per_expert=("limit",)),
+    Accepts(SiTU, per_expert=("gate_scale", "linear_scale", "limit")),
+    Accepts(GeGLU, scalar=("approximate",)),
+    Accepts(ReGLU),
+    Accepts(PowLU, per_expert=("exponent", "limit")),
+    Accepts(ReLU2, per_expert=("limit",)),
+    Accepts(ReLU),
+    Accepts(GELU, scalar=("approximate",)),
+    Accepts(SiLU),
+    Accepts(Identity),
+)
+"""What the CPU backends compute: activations run as torch operations, so most constants are free."""
 
 
 @final
@@ -41,20 +57,9 @@ class Cpu(Backend[CpuWeights]):
         requires=(),
         dtypes=DTYPES,
         schemes=(UNQUANTIZED,),
+        any_scheme=False,
         layouts=(Standard(), PaddedStandard(), GroupedContiguous(), BatchedExperts()),
-        activations=(
-            Accepts(SwiGLU, per_expert=("alpha", "beta", "limit")),
-            Accepts(SwiGLUStep, per_expert=("limit",)),
-            Accepts(SiTU, per_expert=("gate_scale", "linear_scale", "limit")),
-            Accepts(GeGLU, scalar=("approximate",)),
-            Accepts(ReGLU),
-            Accepts(PowLU, per_expert=("exponent", "limit")),
-            Accepts(ReLU2, per_expert=("limit",)),
-            Accepts(ReLU),
-            Accepts(GELU, scalar=("approximate",)),
-            Accepts(SiLU),
-            Accepts(Identity),
-        ),
+        activations=ACTIVATIONS,
         any_activation=False,
         bias=True,
         output_norm=True,
@@ -100,8 +105,10 @@ class Cpu(Backend[CpuWeights]):
                     _fill(output[expert, :count], batch.rows[expert, :count], expert, blocks, prepared, problem)
                 return output
             case _:
-                run = run_few if batch.routing.topk_ids.numel() <= FEW_SLOTS else run_many
-                return run(batch.hidden_states, batch.routing, prepared, problem)
+                if batch.routing.topk_ids.numel() > FEW_SLOTS:
+                    return run_many(batch.hidden_states, batch.routing, prepared, problem)
+                compute = partial(compute_few, weights=prepared, problem=problem)
+                return run_few(batch.hidden_states, batch.routing, problem, compute)
 
     @override
     def workspace(self, problem: Problem, num_rows: int) -> int:

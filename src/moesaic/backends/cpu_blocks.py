@@ -45,7 +45,7 @@ class Blocks:
         """Write to `output` the results of as many rows as it has; they are the first of `self.rows`."""
         height = _rounded(output.shape[0])
         first = weights.gate_up[expert](self.rows[:height])
-        inner = activate(weights.activations[expert], first, None, (self.wide[:height], self.inner[:height]))
+        inner = activate(weights.activations[expert], first, None, wide=self.wide[:height], out=self.inner[:height])
         output.copy_(weights.normed(weights.down[expert](inner), problem)[: output.shape[0]])
 
 
