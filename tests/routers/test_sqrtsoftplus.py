@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from moesaic.routers import SqrtSoftplusTopK
+from moesaic.routers.sqrtsoftplus import sqrt_softplus
 from tests.routers import oracle
 from tests.routers.comparing import assert_routes, random_bias, random_logits
 
@@ -34,3 +35,10 @@ def test_large_and_small_logits_do_not_overflow():
     router = SqrtSoftplusTopK(3, 2, bias=torch.zeros(3))
     assert_routes(router(torch.tensor([[1e4, 9e4, -1e4]])), [([1, 0], [0.75, 0.25])])
     assert_routes(router(torch.full((1, 3), -200.0)), [([0, 1], [0.0, 0.0])])
+
+
+def test_float64_is_exact_on_both_sides_of_torchs_threshold():
+    for logit in (18.0, 20.0, 21.0, 30.0, 39.0, 41.0, 700.0):
+        got = sqrt_softplus(torch.tensor(logit, dtype=torch.float64)).item()
+        assert got == pytest.approx(math.sqrt(logit + math.log1p(math.exp(-logit))), rel=1e-15)
+    assert sqrt_softplus(torch.tensor(math.inf)).item() == math.inf

@@ -12,6 +12,7 @@ import typer
 from moesaic.cli.backends import backends
 from moesaic.cli.bench import bench
 from moesaic.cli.commands import Commands
+from moesaic.cli.conform import conform
 from moesaic.cli.demo import demo
 from moesaic.cli.explain import explain
 from moesaic.cli.machine import machine
@@ -27,7 +28,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (machine, backends, models, explain, matrix, bench, demo):
+for command in (machine, backends, models, explain, matrix, conform, bench, demo):
     app.command()(command)
 
 

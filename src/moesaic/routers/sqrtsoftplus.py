@@ -18,8 +18,11 @@ from moesaic.routers.selection import top_ids, weigh
 
 
 def sqrt_softplus(logits: Tensor) -> Tensor:
-    """`sqrt(log(1 + exp(logits)))`; +inf gives +inf, -inf gives 0."""
-    return torch.sqrt(functional.softplus(logits))
+    """`sqrt(log(1 + exp(logits)))`; +inf gives +inf, -inf gives 0.
+
+    Above its threshold softplus is its argument: torch's own, 20, is off by 1e-10 there, which float64 sees.
+    """
+    return torch.sqrt(functional.softplus(logits, threshold=40.0))
 
 
 @final

@@ -1,0 +1,29 @@
+"""The conformance kit: a backend is believed as far as this has executed its claims. See docs/conformance.md."""
+
+from moesaic.conformance.activation import ActivationConformance as ActivationConformance
+from moesaic.conformance.activation_checks import ActivationSubject as ActivationSubject
+from moesaic.conformance.activation_checks import Example as Example
+from moesaic.conformance.backend import BackendConformance as BackendConformance
+from moesaic.conformance.case import Case as Case
+from moesaic.conformance.cases import base_case as base_case
+from moesaic.conformance.cases import cases_of as cases_of
+from moesaic.conformance.cells import Cell as Cell
+from moesaic.conformance.checks import CHECKS as CHECKS
+from moesaic.conformance.checks import Check as Check
+from moesaic.conformance.dispatcher import DispatcherConformance as DispatcherConformance
+from moesaic.conformance.execution import Execution as Execution
+from moesaic.conformance.execution import InProcess as InProcess
+from moesaic.conformance.format import FormatConformance as FormatConformance
+from moesaic.conformance.format_checks import FormatSubject as FormatSubject
+from moesaic.conformance.format_checks import StoredExample as StoredExample
+from moesaic.conformance.judge import conform as conform
+from moesaic.conformance.outcome import Outcome as Outcome
+from moesaic.conformance.outcome import Status as Status
+from moesaic.conformance.report import Report as Report
+from moesaic.conformance.router import RouterConformance as RouterConformance
+from moesaic.conformance.router_checks import RouterSubject as RouterSubject
+from moesaic.conformance.router_checks import RoutingExample as RoutingExample
+from moesaic.conformance.subject import Subject as Subject
+from moesaic.conformance.tolerance import tolerance as tolerance
+from moesaic.conformance.worker import Worker as Worker
+from moesaic.errors import Nonconformance as Nonconformance

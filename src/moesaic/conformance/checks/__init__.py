@@ -1,0 +1,50 @@
+"""Every promise that the kit tries, one class each, in the order in which they are tried."""
+
+from moesaic.conformance.checks.base import Check as Check
+from moesaic.conformance.checks.cuda import Capture, HostReads, LargeAddresses
+from moesaic.conformance.checks.declines import Declines
+from moesaic.conformance.checks.edges import DuplicateIds, FewerSlots, HotExpert, OneToken, ZeroTokens
+from moesaic.conformance.checks.fresh import FreshMemory
+from moesaic.conformance.checks.gradients import Gradients
+from moesaic.conformance.checks.marker import ExactlyOnce, Float32Sum
+from moesaic.conformance.checks.memory import Canary, Workspace
+from moesaic.conformance.checks.nan_rows import NanRows
+from moesaic.conformance.checks.ownership import CanonicalWeights, InputsUnchanged, OwnOutput, PrepareTwice
+from moesaic.conformance.checks.permutation import ExpertOrder, TokenOrder
+from moesaic.conformance.checks.repeat import OtherCalls, TwoRuns
+from moesaic.conformance.checks.strides import Strides
+from moesaic.conformance.checks.undefined import GarbageIds, IdleExpert, UndefinedRows
+from moesaic.conformance.checks.values import EqualsReference
+
+CHECKS: tuple[Check, ...] = (
+    Declines(),
+    EqualsReference(),
+    UndefinedRows(),
+    GarbageIds(),
+    IdleExpert(),
+    FreshMemory(),
+    ExactlyOnce(),
+    Float32Sum(),
+    NanRows(),
+    ZeroTokens(),
+    OneToken(),
+    HotExpert(),
+    DuplicateIds(),
+    FewerSlots(),
+    TokenOrder(),
+    ExpertOrder(),
+    TwoRuns(),
+    OtherCalls(),
+    InputsUnchanged(),
+    CanonicalWeights(),
+    PrepareTwice(),
+    OwnOutput(),
+    Strides(),
+    Workspace(),
+    Canary(),
+    Gradients(),
+    Capture(),
+    HostReads(),
+    LargeAddresses(),
+)
+"""All of them; the declaration itself is tried first, by `declaration.py`."""

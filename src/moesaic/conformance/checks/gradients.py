@@ -1,0 +1,103 @@
+"""Gradients, where a backend declares that it computes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from moesaic.backends import Reference
+from moesaic.backends.base import Backend
+from moesaic.conformance.case import Case
+from moesaic.conformance.checks.base import Check
+from moesaic.conformance.checks.ownership import batch_tensors
+from moesaic.conformance.feeding import CALM, NAN, Poison, feed
+from moesaic.conformance.noise import Deviation, deviation
+from moesaic.conformance.oracle import placed
+from moesaic.conformance.subject import Subject
+from moesaic.conformance.tolerance import tolerance
+from moesaic.errors import Nonconformance
+from moesaic.quant import Plain
+
+BACKWARD = 4.0
+"""How much more than the forward rows a gradient may deviate: three more products, each rounded to the dtype."""
+
+ROUTER = "the router weights"
+"""They are float32 whatever the dtype of the layer."""
+
+
+@final
+@dataclass(frozen=True)
+class Gradients(Check):
+    """Gradients of rows, router weights and every weight equal those of the reference, with NaN in undefined memory.
+
+    Meant for F18 and F20 in the backward pass: an expert without rows whose gradient is uninitialised, NaN that comes
+    back from a masked row, and for a backend that declares gradients it does not compute.
+    """
+
+    name: ClassVar[str] = "gradients"
+    meaning: ClassVar[str] = "gradients equal those of the reference, and undefined memory reaches none"
+
+    @override
+    def applies(self, backend: Backend[Any], case: Case) -> str | None:
+        if not case.problem.differentiable:
+            return "gradients are not asked for"
+        if not isinstance(case.problem.scheme.weights, Plain):
+            return "codes have no gradient"
+        return Check.applies(self, backend, case)
+
+    @override
+    def run(self, subject: Subject, case: Case) -> None:
+        got = _gradients(subject, case, NAN, wide=False)
+        wanted = _gradients(subject, case, CALM, wide=True)
+        for (name, ours), (_, exact) in zip(got.items(), wanted.items(), strict=True):
+            allowed = _allowed(case, is_float32=name == ROUTER)
+            found = deviation(ours, exact)
+            if found.exceeds(allowed):
+                raise Nonconformance(f"the gradient of {name}", f"at most {allowed}", f"{found}")
+
+
+def _allowed(case: Case, *, is_float32: bool) -> Deviation:
+    problem = case.problem
+    length = max(problem.hidden_size, problem.intermediate_size, case.num_tokens * problem.top_k)
+    coarse = max(problem.dtype, torch.float32, key=lambda dtype: torch.finfo(dtype).eps)
+    dtype = coarse if is_float32 else problem.dtype
+    forward = tolerance(dtype, problem.scheme, length, 1).times(BACKWARD, BACKWARD, 1.0)
+    # A router weight's gradient is one sum over H that may cancel, so rows are judged together and not one by one.
+    return replace(forward, row=float("inf"))
+
+
+def _gradients(subject: Subject, case: Case, poison: Poison, *, wide: bool) -> dict[str, Tensor]:
+    """Name to gradient `[rows, columns]` on the CPU, for a fixed direction; `wide`: the reference's, in float64."""
+    device = torch.device("cpu") if wide else subject.device
+    backend: Backend[Any] = Reference() if wide else subject.backend
+    problem = replace(case.problem, dtype=torch.float64) if wide else case.problem
+
+    def leaf(values: Tensor) -> Tensor:
+        if not values.is_floating_point():
+            return values.to(device)
+        return values.detach().to(device, torch.float64 if wide else values.dtype, copy=True).requires_grad_()
+
+    weights = placed(subject.oracle.weights(case), leaf)
+    fed = feed(case, subject.oracle.contents(case), poison, leaf)
+    live = fed.live.to(device)
+    output = backend.run(fed.batch, backend.prepare(weights, problem), problem)[live]
+    direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(7)).to(device, output.dtype)
+    (output * direction).sum().backward()
+    rows, *rest = batch_tensors(fed.batch)
+    named = {f"weight tensor {i}": t for i, t in enumerate(weights.tensors)}
+    named["the live rows"] = rows
+    for tensor in rest:
+        if tensor.is_floating_point():
+            named[ROUTER] = tensor
+    found: dict[str, Tensor] = {}
+    for name, tensor in named.items():
+        gradient = tensor.grad
+        if gradient is None:
+            raise Nonconformance(f"the gradient of {name}", "a tensor", "None")
+        gradient = gradient[live] if tensor is rows else gradient
+        found[name] = gradient.reshape(-1, gradient.shape[-1]).double().cpu()
+    return found

@@ -1,0 +1,88 @@
+"""The output of every rank is that of one rank that holds all experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from moesaic.backends import Reference
+from moesaic.batches import Batch, Routing, StandardBatch
+from moesaic.conformance.dispatch_checks import DispatchCheck
+from moesaic.conformance.fleet_subject import FleetSubject
+from moesaic.conformance.noise import deviation
+from moesaic.conformance.tolerance import tolerance
+from moesaic.conformance.traffic import Traffic
+from moesaic.errors import Nonconformance
+from moesaic.layouts import Standard
+from moesaic.weights import ExpertWeights
+
+
+@final
+@dataclass(frozen=True)
+class EqualsOneRank(DispatchCheck):
+    """Experts that are no multiplication (SwiGLU), so that the side on which a weight is applied shows.
+
+    Run with the router weight on the output and, if the fleet or its experts take it there, on the input. Meant for
+    F24, F31, F76 to F79.
+    """
+
+    name: ClassVar[str] = "equals_one_rank"
+    meaning: ClassVar[str] = "every rank's output is that of one rank with all experts, within the measured noise"
+
+    @override
+    def run(self, subject: FleetSubject, traffic: Traffic) -> None:
+        has_routing = subject.fleet.layout.has_routing
+        for on_input in (False, True) if has_routing else (subject.fleet.weight_on_input,):
+            self._compare(subject, traffic, on_input=on_input)
+
+    def _compare(self, subject: FleetSubject, traffic: Traffic, *, on_input: bool) -> None:
+        fleet, calls, weights = subject.fleet, subject.calls(traffic), _weights(subject, traffic)
+        held = partial(_held, subject, traffic, weights, on_input=on_input)
+        got = torch.cat([output.cpu() for output in subject.outputs(traffic, held, calls)])
+        wanted = _one_rank(subject, traffic, weights, on_input=on_input)
+        exact = torch.cat([wanted[rank] for rank in fleet.played])
+        allowed = tolerance(traffic.dtype, subject.problem(traffic, 0).scheme, traffic.hidden_size, len(exact))
+        found = deviation(got, exact)
+        if found.exceeds(allowed):
+            where = ", weight on the input" if on_input else ""
+            raise Nonconformance(f"outputs against one rank{where}", f"at most {allowed}", f"{found}")
+
+
+def _held(
+    subject: FleetSubject, traffic: Traffic, weights: ExpertWeights, rank: int, batch: Batch, *, on_input: bool
+) -> Tensor:
+    """What the experts of `rank` make of `batch`."""
+    own = slice(subject.fleet.experts(rank).start, subject.fleet.experts(rank).stop)
+    held = ExpertWeights.plain(weights.gate_up.data[own], weights.down.data[own])
+    return Reference().run(batch, held, subject.problem(traffic, rank, weight_on_input=on_input))
+
+
+def _weights(subject: FleetSubject, traffic: Traffic) -> ExpertWeights:
+    generator = torch.Generator().manual_seed(traffic.seed + 1)
+    problem, experts = subject.problem(traffic, 0), subject.fleet.num_experts
+    hidden, inner = problem.hidden_size, problem.intermediate_size
+    gate_up = torch.randn(experts, problem.width, hidden, generator=generator) / hidden**0.5
+    down = torch.randn(experts, hidden, inner, generator=generator) / inner**0.5
+    return ExpertWeights.plain(*(t.to(traffic.dtype).to(subject.device) for t in (gate_up, down)))
+
+
+def _one_rank(subject: FleetSubject, traffic: Traffic, weights: ExpertWeights, *, on_input: bool) -> list[Tensor]:
+    """The exact output of every rank, on the CPU in float64."""
+    problem = replace(
+        subject.problem(traffic, 0),
+        num_experts=subject.fleet.num_experts,
+        dtype=torch.float64,
+        layout=Standard(),
+        weight_on_input=on_input,
+    )
+    wide = ExpertWeights.plain(weights.gate_up.data.double().cpu(), weights.down.data.double().cpu())
+    calls = subject.calls(traffic)
+    hidden = torch.cat([rows for rows, _ in calls]).double().cpu()
+    ids = torch.cat([routing.topk_ids for _, routing in calls]).cpu()
+    routing = Routing(ids, torch.cat([routing.topk_weights for _, routing in calls]).cpu())
+    return list(Reference().run(StandardBatch(hidden, routing), wide, problem).split(traffic.tokens))

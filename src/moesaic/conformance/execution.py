@@ -1,0 +1,80 @@
+"""Execution: where a check runs. In this process, or (`worker.py`) in one that may hang or die."""
+
+from __future__ import annotations
+
+import traceback
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, final
+
+from typing_extensions import override
+
+from moesaic.backends.base import Backend
+from moesaic.conformance.case import Case
+from moesaic.conformance.checks.base import Check
+from moesaic.conformance.checks.declines import Declines
+from moesaic.conformance.oracle import Oracle
+from moesaic.conformance.outcome import Outcome, Status
+from moesaic.conformance.subject import Subject
+from moesaic.errors import Nonconformance
+from moesaic.machine import Machine
+
+OWN_FRAMES = 3
+"""How many of the innermost frames of an exception are reported."""
+
+
+@final
+@dataclass(frozen=True)
+class Job:
+    """One check of one backend on one case."""
+
+    backend: Backend[Any]
+    machine: Machine
+    check: Check
+    case: Case
+
+
+class Execution(ABC):
+    """Runs jobs, one at a time, and reports whatever happens as an outcome."""
+
+    @abstractmethod
+    def run(self, job: Job) -> Outcome:
+        """What became of `job`. Never raises for a fault of the backend."""
+
+
+@final
+class InProcess(Execution):
+    """Runs jobs here: fast, with the oracle's answers shared by all; a call that hangs or crashes takes it along."""
+
+    def __init__(self, oracle: Oracle | None = None) -> None:
+        self.oracle = Oracle() if oracle is None else oracle
+
+    @override
+    def run(self, job: Job) -> Outcome:
+        subject = Subject(job.backend, job.machine, self.oracle)
+        try:
+            reason = declined(job)
+            if reason is not None:
+                return Outcome(job.check.name, job.case, Status.SKIPPED, reason)
+            job.check.run(subject, job.case)
+        except Nonconformance as fault:
+            return Outcome(job.check.name, job.case, Status.FAILED, str(fault))
+        # The one place where every exception is caught: whatever a backend raises is what the kit is there to report.
+        except Exception as fault:  # noqa: BLE001
+            return Outcome(job.check.name, job.case, Status.ERRORED, described(fault))
+        return Outcome(job.check.name, job.case, Status.PASSED)
+
+
+def declined(job: Job) -> str | None:
+    """What stands against the case of `job` beyond the declaration, such as memory; the check "declines" judges it."""
+    if job.check.name == Declines.name:
+        return None
+    reasons = job.backend.reasons_against(job.case.problem, job.machine)
+    return f"declined: {'; '.join(map(str, reasons))}" if reasons else None
+
+
+def described(fault: BaseException) -> str:
+    """An exception in one line: its class, its message, and the innermost lines that raised it."""
+    frames = traceback.extract_tb(fault.__traceback__)[-OWN_FRAMES:]
+    where = " < ".join(f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}" for frame in reversed(frames))
+    return f"{fault.__class__.__name__}: {' '.join(str(fault).split())[:1000]} ({where})"

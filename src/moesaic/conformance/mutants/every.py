@@ -1,0 +1,41 @@
+"""Every mutant of the kit, in one tuple."""
+
+from __future__ import annotations
+
+from moesaic.conformance.mutants import (
+    answers,
+    claims,
+    coded,
+    deliveries,
+    formulas,
+    ids,
+    isolated,
+    numbers,
+    owners,
+    places,
+    returns,
+    sizes,
+    tails,
+    terms,
+)
+from moesaic.conformance.mutants.base import Mutant
+from moesaic.conformance.mutants.pieces import PIECES
+
+BACKENDS: tuple[Mutant, ...] = (
+    *formulas.MUTANTS,
+    *terms.MUTANTS,
+    *ids.MUTANTS,
+    *tails.MUTANTS,
+    *numbers.MUTANTS,
+    *places.MUTANTS,
+    *coded.MUTANTS,
+    *owners.MUTANTS,
+    *sizes.MUTANTS,
+    *claims.MUTANTS,
+    *answers.MUTANTS,
+    *isolated.MUTANTS,
+)
+DISPATCHERS: tuple[Mutant, ...] = (*deliveries.MUTANTS, *returns.MUTANTS)
+
+MUTANTS: tuple[Mutant, ...] = (*BACKENDS, *DISPATCHERS, *PIECES)
+"""In the order in which the page of the documentation lists them."""

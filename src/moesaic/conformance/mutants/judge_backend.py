@@ -1,0 +1,86 @@
+"""BackendJudge: the checks of backends, on few cases of the quick kit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+from typing_extensions import override
+
+from moesaic.backends.base import Backend
+from moesaic.conformance.case import Case
+from moesaic.conformance.cases import cases_of
+from moesaic.conformance.cells import cells_of, touched
+from moesaic.conformance.checks import CHECKS
+from moesaic.conformance.checks.base import Check
+from moesaic.conformance.declaration import faults_of
+from moesaic.conformance.execution import Execution, InProcess, Job
+from moesaic.conformance.judge import skipped
+from moesaic.conformance.mutants.base import DECLARATION, Judge
+from moesaic.conformance.worker import Worker
+from moesaic.machine import Machine
+
+CELLS = "cells"
+"""Found if a declared cell is executed by no case, so that the kit refuses the word "conforms"."""
+
+SEEDS = 2
+"""Seeded combinations of the quick kit that mutants are tried on."""
+
+
+@final
+@dataclass(frozen=True)
+class BackendJudge(Judge):
+    """`limit`: seconds for a call, which then runs in a process of its own; None for mutants that neither hang nor die.
+
+    A backend that is malformed gets no case, as in the kit.
+    """
+
+    kind: ClassVar[str] = "backend"
+
+    limit: float | None = None
+
+    @property
+    @override
+    def checks(self) -> tuple[str, ...]:
+        return (CELLS, *(check.name for check in CHECKS))
+
+    @override
+    def faults(self, subject: Any, checks: Sequence[str]) -> Mapping[str, str]:
+        for malformed in faults_of(subject):
+            return {DECLARATION: str(malformed)}
+        machine, cases = Machine.current("cpu"), tuple(few_cases(subject))
+        with ExitStack() as stack:
+            runner = InProcess() if self.limit is None else stack.enter_context(Worker(self.limit))
+            tried = ((c, _first(runner, c, subject, machine, cases)) for c in CHECKS if c.name in checks)
+            found = {check.name: fault for check, fault in tried if fault is not None}
+        left = _not_executed(subject, machine, cases) if CELLS in checks else ""
+        return {CELLS: f"not executed: {left}", **found} if left else found
+
+
+def few_cases(backend: Backend[Any]) -> Iterator[Case]:
+    """The cases of the quick kit that differ in more than what a mutant of one activation needs."""
+    combined = 0
+    for case in cases_of(backend, quick=True):
+        combined += case.num_tokens not in (4, 9, 19, 67, 130)
+        if combined <= SEEDS:
+            yield case
+
+
+def _not_executed(backend: Backend[Any], machine: Machine, cases: Sequence[Case]) -> str:
+    """The declared cells that every case which has them is declined for."""
+    served = [case for case in cases if not backend.reasons_against(case.problem, machine)]
+    executed = {cell for case in served for check in CHECKS for cell in touched(case, check.name, backend, machine)}
+    return ", ".join(str(cell) for cell in cells_of(backend) if cell not in executed)
+
+
+def _first(
+    runner: Execution, check: Check, backend: Backend[Any], machine: Machine, cases: Sequence[Case]
+) -> str | None:
+    for case in cases:
+        if skipped(backend, machine, check, case) is None:
+            outcome = runner.run(Job(backend, machine, check, case))
+            if outcome.status.is_fault:
+                return f"{outcome.status}: {outcome.detail}"
+    return None

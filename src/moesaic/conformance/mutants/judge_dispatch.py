@@ -1,0 +1,62 @@
+"""DispatchJudge: the checks of dispatchers, on a fleet that one process plays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+from typing_extensions import override
+
+from moesaic.conformance.dispatch_checks import DISPATCH_CHECKS, DispatchCheck
+from moesaic.conformance.equals_one_rank import EqualsOneRank
+from moesaic.conformance.execution import described
+from moesaic.conformance.fleet_subject import FleetSubject
+from moesaic.conformance.mutants.base import Judge
+from moesaic.conformance.traffic import Traffic, traffic_of
+from moesaic.errors import Nonconformance
+
+EVERY_CHECK: tuple[DispatchCheck, ...] = (*DISPATCH_CHECKS, EqualsOneRank())
+
+
+@final
+@dataclass(frozen=True)
+class DispatchJudge(Judge):
+    """`max_tokens` and `duplicate_ids`: what the transport of the fleet takes."""
+
+    kind: ClassVar[str] = "dispatcher"
+
+    max_tokens: int = 8
+    duplicate_ids: bool = True
+
+    @property
+    @override
+    def checks(self) -> tuple[str, ...]:
+        return tuple(check.name for check in EVERY_CHECK)
+
+    @override
+    def faults(self, subject: Any, checks: Sequence[str]) -> Mapping[str, str]:
+        traffic = tuple(
+            traffic_of(
+                subject,
+                hidden_sizes=(65,),
+                dtypes=(torch.float32, torch.bfloat16),
+                max_tokens=self.max_tokens,
+                duplicate_ids=self.duplicate_ids,
+            )
+        )
+        fleet = FleetSubject(subject, torch.device("cpu"))
+        tried = ((check, _first(check, fleet, traffic)) for check in EVERY_CHECK if check.name in checks)
+        return {check.name: fault for check, fault in tried if fault is not None}
+
+
+def _first(check: DispatchCheck, fleet: FleetSubject, traffic: Sequence[Traffic]) -> str | None:
+    for given in traffic:
+        try:
+            check.run(fleet, given)
+        except Nonconformance as fault:
+            return f"{fault} ({given!r})"
+        except Exception as fault:  # noqa: BLE001  (whatever a dispatcher raises is a fault that was found)
+            return f"{described(fault)} ({given!r})"
+    return None

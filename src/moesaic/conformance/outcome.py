@@ -1,0 +1,46 @@
+"""Outcome: what became of one check on one case."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import final
+
+from moesaic.conformance.case import Case
+
+
+@final
+class Status(StrEnum):
+    """`failed`: the promise is not kept. `errored`: an exception. `hung`, `crashed`: the process had to be replaced.
+
+    `skipped`: not tried, for a reason that is stated.
+    """
+
+    PASSED = "passed"
+    FAILED = "failed"
+    ERRORED = "errored"
+    HUNG = "hung"
+    CRASHED = "crashed"
+    SKIPPED = "skipped"
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether the backend did something wrong."""
+        return self not in (Status.PASSED, Status.SKIPPED)
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """`check` is the name of a check, or "declaration" with no case. `detail` says what was wanted and got, or why."""
+
+    check: str
+    case: Case | None
+    status: Status
+    detail: str = ""
+
+    def command(self, backend: str) -> str:
+        """The command line that repeats it; `backend` is a name, or an entry point in the group moesaic.backends."""
+        case = "" if self.case is None else f" --check {self.check} --case {shlex.quote(repr(self.case))}"
+        return f"moesaic conform {shlex.quote(backend)}{case}"

@@ -1,0 +1,42 @@
+"""Every promise of a router that the kit tries."""
+
+from moesaic.conformance.piece import PieceCheck
+from moesaic.conformance.router_checks.calling import (
+    LogitsUnchanged,
+    NothingOnTheHost,
+    NoTokens,
+    OneRouter,
+    OtherExperts,
+    RowsAlone,
+)
+from moesaic.conformance.router_checks.choice import BadLogits, BiasOnlySelects, Groups, Highest, NanIsSeen, Ties
+from moesaic.conformance.router_checks.subject import RouterSubject as RouterSubject
+from moesaic.conformance.router_checks.subject import RoutingExample as RoutingExample
+from moesaic.conformance.router_checks.weighing import (
+    Float32Weights,
+    NarrowLogits,
+    RoutingExamples,
+    SumsToScaling,
+    ZeroScores,
+)
+
+ROUTER_CHECKS: tuple[PieceCheck[RouterSubject], ...] = (
+    RoutingExamples(),
+    Float32Weights(),
+    NarrowLogits(),
+    SumsToScaling(),
+    ZeroScores(),
+    Highest(),
+    Ties(),
+    BadLogits(),
+    NanIsSeen(),
+    Groups(),
+    BiasOnlySelects(),
+    RowsAlone(),
+    LogitsUnchanged(),
+    NoTokens(),
+    NothingOnTheHost(),
+    OtherExperts(),
+    OneRouter(),
+)
+"""All of them, in the order in which they are tried."""
