@@ -24,11 +24,11 @@ def test_every_link_to_a_file_leads_to_one(page):
 
 
 def speedups(file):
-    """Tokens -> throughput of the cpu backend over grouped_mm."""
+    """Tokens -> throughput of the cpu_jit backend over grouped_mm."""
     rows = json.loads((ROOT / "benchmarks/results" / file).read_text(encoding="utf-8"))["rows"]
     times = {(row["tokens"], row["layer"]): row["microseconds"] for row in rows}
     tokens = sorted({row["tokens"] for row in rows})
-    return [times[t, "transformers grouped_mm"] / times[t, "moesaic cpu"] for t in tokens]
+    return [times[t, "transformers grouped_mm"] / times[t, "moesaic cpu_jit"] for t in tokens]
 
 
 def test_the_cpu_pages_table_is_that_of_the_results():

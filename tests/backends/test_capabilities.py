@@ -30,10 +30,13 @@ from moesaic import (
     Standard,
     SwiGLU,
     Target,
+    TorchGrouped,
+    known_machine,
 )
 from moesaic.activations import Activation
 from moesaic.backends.capabilities import judge
 from moesaic.errors import BackendError
+from tests.backends import example
 from tests.other_format import Halved
 
 NARROW = Capabilities(
@@ -303,3 +306,11 @@ def test_a_declaration_has_no_defaults():
     assert all(f.default is dataclasses.MISSING for f in dataclasses.fields(Capabilities))
     with pytest.raises(TypeError, match="max_top_k"):
         Capabilities(**{name: value for name, value in vars(NARROW).items() if name != "max_top_k"})
+
+
+def test_grouped_mm_is_captured_in_bfloat16_only():
+    """In float32 it copies its offsets to the host: torch 2.11 raises inside a capture on an H200."""
+    bf16, f32 = (example.problem(dtype=dtype, graph_capture=True) for dtype in (torch.bfloat16, torch.float32))
+    assert TorchGrouped().reasons_against(bf16, known_machine("h200")) == ()
+    codes = [reason.code for reason in TorchGrouped().reasons_against(f32, known_machine("h200"))]
+    assert codes == [ReasonCode.GRAPH_CAPTURE]

@@ -31,10 +31,11 @@ from moesaic.activations import (
     SwiGLUStep,
 )
 from moesaic.backends.base import Backend
-from moesaic.backends.capabilities import Accepts, Capabilities, Requires, Target
+from moesaic.backends.capabilities import Accepts, Capabilities, Reason, ReasonCode, Requires, Target
 from moesaic.backends.host_rows import grouped_segments, slab_counts
 from moesaic.batches import Batch, BatchedBatch, GroupedBatch, TokenBatch
 from moesaic.layouts import BatchedExperts, GroupedContiguous, PaddedStandard, Standard
+from moesaic.machine import Machine
 from moesaic.problem import Problem
 from moesaic.quant import UNQUANTIZED, Quantized
 from moesaic.weights import ExpertWeights
@@ -45,7 +46,8 @@ from moesaic.weights import ExpertWeights
 class TorchGrouped(Backend[ExpertWeights]):
     """Two grouped products around the activation's own formula in float32. Portable and differentiable.
 
-    On CUDA nothing is read on the host, so it can be captured in a graph; the canonical weights are used as they are.
+    On CUDA, in bfloat16, nothing is read on the host, so it can be captured in a graph; in others grouped_mm reads
+    its offsets there (torch 2.11), and capture is declined. The canonical weights are used as they are.
     """
 
     name: ClassVar[str] = "torch_grouped"
@@ -83,6 +85,12 @@ class TorchGrouped(Backend[ExpertWeights]):
         max_experts=1023,  # grouped_mm on CUDA refuses 1024 groups and more (GroupMM.cu)
         max_top_k=2**31 - 1,
     )
+
+    @override
+    def further_reasons(self, problem: Problem, machine: Machine) -> tuple[Reason, ...]:
+        if problem.graph_capture and machine.device == "cuda" and problem.dtype != torch.bfloat16:
+            return (Reason(ReasonCode.GRAPH_CAPTURE, "torch.bfloat16 to be captured", str(problem.dtype)),)
+        return ()
 
     @override
     def prepare(self, weights: ExpertWeights, problem: Problem) -> ExpertWeights:
@@ -123,7 +131,9 @@ class TorchGrouped(Backend[ExpertWeights]):
         # product twice, and weighted in float32; ids, permutation and masks at 40 bytes a row.
         stored = rows * size * (4 * hidden + 2 * width + inner)
         wide = rows * 4 * (2 * width + 6 * inner + 3 * hidden)
-        return packed + stored + wide + rows * 40 + num_rows * hidden * (4 + size) + 4096
+        # grouped_mm's own tables on CUDA: 16 KiB and 35 bytes a group beyond the above, measured on an H200.
+        own = 20480 + 64 * problem.num_experts
+        return packed + stored + wide + rows * 40 + num_rows * hidden * (4 + size) + own + 4096
 
 
 def _tokens(batch: TokenBatch, weights: ExpertWeights, problem: Problem) -> Tensor:
