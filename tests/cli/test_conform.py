@@ -53,3 +53,10 @@ def test_bad_input_is_one_line(moesaic):
     moesaic("conform", "cpu", "--case", "Standard()").assert_bad_input("needs the repr of a Case")
     moesaic("conform", "cpu", "--case", "__import__('os').system('true')").assert_bad_input("not understood")
     moesaic("conform", "cpu", "--device", "abacus").assert_bad_input("abacus")
+
+
+def test_mutants_are_tried_alone(moesaic):
+    for beside in (("cpu",), ("--check", "two_runs"), ("--case", CASE), ("--device", "cpu")):
+        answer = moesaic("conform", "--mutants", *beside)
+        assert answer.code == 2, answer
+        assert "--mutants" in answer.err

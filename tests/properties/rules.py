@@ -82,3 +82,16 @@ def zero_experts(x, k, num_experts, bias, scale):
     w = p[ids] * scale
     real = np.array(ids) < num_experts
     return [e if e < num_experts else -1 for e in ids], np.where(real, w, 0.0), w[~real].sum()
+
+
+def sparsemixer(x, jitter):
+    """Two experts, each against the experts near it; for the second the first takes no part."""
+    ids, weights = [], []
+    for _ in range(2):
+        left = np.array([e for e in range(len(x)) if e not in ids])
+        first = left[best(x[left], 1)[0]]
+        size = np.maximum(np.abs(x[left]), x[first])
+        near = left[~((x[first] - x[left]) / size > 2 * jitter)]
+        weights.append(softmax(x[near])[list(near).index(first)])
+        ids.append(int(first))
+    return ids, np.array(weights)

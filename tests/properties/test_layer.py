@@ -45,7 +45,9 @@ POISON = (float("nan"), 1e4)
 
 
 LAYOUTS = (Standard(), PaddedStandard(), GroupedContiguous(), GroupedContiguous(4), BatchedExperts())
-WEIGHTS = (Plain(), Plain(), FP8(PerBlock(4, 6)), INT8(PerRow()), MXFP4())
+SIZES = (2, 4, 6, 8, 12, 16, 20)
+"""Even, since four bits are packed in pairs; backends that read 16 bytes at a time decline some of them."""
+WEIGHTS = (*[Plain()] * 4, FP8(PerBlock(4, 6)), INT8(PerRow()), MXFP4())
 
 
 @st.composite
@@ -55,8 +57,8 @@ def problems(draw, layouts=LAYOUTS):
     return {
         "num_experts": num_experts,
         "top_k": draw(st.integers(1, 4)),
-        "hidden_size": 2 * draw(st.integers(1, 8)),
-        "intermediate_size": 2 * draw(st.integers(1, 8)),
+        "hidden_size": draw(st.sampled_from(SIZES)),
+        "intermediate_size": draw(st.sampled_from(SIZES)),
         "activation": draw(activations(num_experts)),
         "dtype": draw(st.sampled_from([torch.float32, torch.float64])),
         "scheme": Scheme(draw(st.sampled_from(WEIGHTS)), Plain()),
@@ -134,7 +136,8 @@ def fed(problem, facts, generator):
 
 def tokens(problem, facts, generator, poison):
     """Any ids, one expert twice among them, and garbage with a weight of NaN in inactive slots."""
-    count, slots = int(generator.integers(0, 9)), int(generator.integers(1, problem.top_k + 1))
+    many = generator.random() < 0.05  # another path of the CPU backend: more than 512 slots
+    count, slots = 300 if many else int(generator.integers(0, 9)), int(generator.integers(1, problem.top_k + 1))
     x = torch.tensor(normal(generator, count, problem.hidden_size)).to(problem.dtype)
     garbage = np.array([*GARBAGE, problem.num_experts, problem.num_experts + 5])
     ids = generator.integers(problem.num_experts, size=(count, slots))
@@ -163,7 +166,7 @@ def assert_rows(got, wanted, dtype, what):
     assert np.abs(values - wanted).max(initial=0.0) <= ERROR[dtype] * scale, (what, values, wanted)
 
 
-@settings(max_examples=250)
+@settings(max_examples=300)
 @given(problems(), seeds)
 def test_every_backend_computes_the_equations(fields, seed):
     generator = np.random.default_rng(seed)

@@ -1,6 +1,7 @@
 """Every router against its rule, for any sizes and fields; equal logits among them."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -127,6 +128,19 @@ def test_zero_experts(size, zero, scale, seed):
     got, wanted = assert_routed(router, x, lambda row, _: rules.zero_experts(row, k, columns, bias, scale))
     own = np.array([identity for *_, identity in wanted])
     np.testing.assert_allclose(got.identity_weights.numpy(), own, rtol=1e-12, atol=1e-300)
+
+
+@given(st.integers(2, 40), st.sampled_from([0.0, 0.01, 0.3]), seeds)
+def test_sparsemixer(columns, jitter, seed):
+    x = logits_of(np.random.default_rng(seed), columns)
+    with unchecked():
+        router = routers.SparseMixer(columns, jitter=jitter)
+    assert_routed(router, x, lambda row, _: rules.sparsemixer(row, jitter))
+
+
+def test_every_rule_has_a_property():
+    text = Path(__file__).read_text(encoding="utf-8")
+    assert all(f"routers.{kind.__name__}(" in text for kind in routers.ROUTERS if kind is not routers.CustomRouter)
 
 
 @given(sizes, seeds)

@@ -18,7 +18,7 @@ from moesaic.errors import FormatError
 from moesaic.layouts import BatchedExperts, GroupedContiguous, Layout, PaddedStandard, Standard
 from moesaic.output_norm import OutputNorm
 from moesaic.problem import Problem
-from moesaic.quant import Scheme
+from moesaic.quant import Plain, Scheme
 
 SIZES = ((40, 200), (184, 88), (1408, 704))
 """H and I of every kit: more columns between the projections than outside, and the reverse; latent models have both."""
@@ -110,7 +110,11 @@ def _axes(can: Capabilities, *, quick: bool) -> Iterator[Case]:
                 yield from _fillings(case)
                 yield from _consumers(can, case)
         for scheme in can.schemes if dtype == base.problem.dtype or not quick else ():
-            yield base_case(can, dtype).changed(scheme=scheme)
+            yield (case := base_case(can, dtype).changed(scheme=scheme))
+            # Rounded inputs once more beside undefined rows, which no scale may see.
+            undefined = [layout for layout in produced_layouts(can) if layout != Standard()]
+            if undefined and not isinstance(scheme.inputs, Plain):
+                yield case.in_layout(undefined[0])
     if can.any_scheme:
         yield base.changed(scheme=Scheme(UnlistedFormat(), base.problem.scheme.inputs))
     yield from _flags(can, base)
@@ -144,8 +148,9 @@ def _flags(can: Capabilities, base: Case) -> Iterator[Case]:
             yield case.changed(weight_on_input=True, bias=can.bias, output_norm=norm)
         if can.differentiable:
             yield case.changed(differentiable=True, bias=can.bias)
-        if can.graph_capture:
-            yield case.changed(graph_capture=True, bias=can.bias)
+        if can.graph_capture:  # in every dtype: what captures in one may read on the host in another
+            each = (base_case(can, dtype).in_layout(layout) for dtype in can.dtypes)
+            yield from (c.changed(graph_capture=True, bias=can.bias) for c in each)
         if can.bias and can.output_norm:
             yield case.changed(bias=True, output_norm=norm)
     for name in ("inactive_slots", "duplicate_ids", "deterministic"):

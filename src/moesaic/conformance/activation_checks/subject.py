@@ -55,9 +55,14 @@ class ActivationSubject:
     def moved(self, name: str) -> Any:
         """Another value of the constant `name`: the first of a few that the activation takes."""
         now = self.base.constants()[name]
-        if isinstance(now, str):
+        if isinstance(now, bool):
+            return not now
+        if not isinstance(now, int | float | None):
             options = typing.get_args(typing.get_type_hints(self.base.__class__)[name])
-            return next(option for option in options if option != now)
+            for option in options:
+                if option != now:
+                    return option
+            raise Nonconformance(f"the constant {name} of {self.base!r}", "a number or one of a Literal", f"{now!r}")
         refused: ActivationError | None = None
         for value in (UNSET,) if now is None else (SHARE * now, 1.0, 2 * now, now + 1):
             if value != now:
@@ -67,7 +72,7 @@ class ActivationSubject:
                     refused = fault
                 else:
                     return value
-        raise Nonconformance(f"the constant {name} of {self.activation!r}", "another value that is taken", f"{refused}")
+        raise Nonconformance(f"the constant {name} of {self.base!r}", "another value that is taken", f"{refused}")
 
     def numbers(self) -> tuple[str, ...]:
         """The constants that are numbers, or None for "not applied": those that may differ between experts."""

@@ -30,7 +30,9 @@ class TokenOrder(Check):
 
     @override
     def applies(self, backend: Backend[Any], case: Case) -> str | None:
-        return None if case.problem.layout.has_routing else "rows are in the order of their experts"
+        if not case.problem.layout.has_routing:
+            return "rows are in the order of their experts"
+        return Check.applies(self, backend, case)
 
     @override
     def run(self, subject: Subject, case: Case) -> None:

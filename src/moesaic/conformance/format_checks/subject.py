@@ -21,7 +21,7 @@ SHARES: tuple[tuple[int, float], ...] = ((16, 2.0**-8), (8, 2.0**-4), (4, 2.0**-
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StoredExample:
     """Stored numbers from the publication, and the values that they mean: one matrix, rows of columns."""
 

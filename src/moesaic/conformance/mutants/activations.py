@@ -155,10 +155,10 @@ def of_activation(name: str, subject: Activation, check: str, control: Activatio
 WRONG_FORMULAS: tuple[Mutant, ...] = (
     of_activation("F01_up_clamped_from_above_only", UpClampedFromAboveOnly(), "examples", SwiGLU(limit=10.0)),
     of_activation("F04_clamp_before_silu", ClampBeforeSilu(), "examples", SwiGLUStep(limit=1.0)),
-    of_activation("F05_sigmoid_of_the_capped_gate", SigmoidOfTheCappedGate(), "examples", SiTU()),
+    of_activation("F05_sigmoid_after_the_cap", SigmoidOfTheCappedGate(), "examples", SiTU()),
     of_activation("F05_rational_tanh", RationalTanh(), "examples", SiTU()),
     of_activation("F07_gate_and_up_exchanged_in_the_activation", GateAndUpExchanged(), "examples", SwiGLU()),
-    of_activation("F09_gelu_for_silu", GeluForSilu(), "examples", SiLU()),
+    of_activation("F09_silu_computed_as_gelu", GeluForSilu(), "examples", SiLU()),
     of_activation("F09_tanh_form_of_gelu", TanhFormOfGelu(), "examples", GeGLU()),
     of_activation("F09_unknown_kind_is_swiglu", SiluForPowlu(), "examples", PowLU()),
     of_activation("F09_relu_without_the_square", WithoutTheSquare(), "examples", ReLU2()),

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 from typing_extensions import override
 
-from moesaic.batches import Batch, Routing
+from moesaic.batches import Batch, BatchedBatch, GroupedBatch, Routing
 from moesaic.conformance.mutants.base import Mutant
 from moesaic.conformance.mutants.judge_dispatch import DispatchJudge
 from moesaic.dispatch import Deduplicated, Expanded, Fleet, Gathered, Loopback, Slabs
@@ -81,3 +81,10 @@ def with_ids(calls: Sequence[Call], ids: Sequence[Tensor]) -> list[Call]:
         (hidden, Routing(own.to(routing.topk_ids.dtype), routing.topk_weights))
         for own, (hidden, routing) in zip(ids, calls, strict=True)
     ]
+
+
+def routing_of(batch: Batch) -> Routing:
+    """The routing of a batch that carries one."""
+    if isinstance(batch, GroupedBatch | BatchedBatch):
+        raise TypeError(f"{batch.layout!r} carries no routing")
+    return batch.routing

@@ -172,7 +172,7 @@ class SituAsSwiglu(Steps):
 class SituCappedGate(Steps):
     """The sigmoid of SiTU sees the capped gate."""
 
-    name: ClassVar[str] = "F05_sigmoid_of_the_capped_gate"
+    name: ClassVar[str] = "F05_situ_with_the_capped_gate"
     capabilities: ClassVar[Capabilities] = SITU
 
     @override

@@ -146,7 +146,7 @@ class ScaleOfNextExpert(Coded):
 class BlocksTransposed(Coded):
     """Scale blocks are read column by column."""
 
-    name: ClassVar[str] = "F51_scale_blocks_transposed"
+    name: ClassVar[str] = "F51_scale_blocks_read_by_column"
     capabilities: ClassVar[Capabilities] = CODED
 
     @override

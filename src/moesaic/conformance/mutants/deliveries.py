@@ -1,4 +1,4 @@
-"""Mutants of dispatch: what a rank is handed."""
+"""Mutants of dispatch: tokens, slots and ids that reach the wrong rank or expert, or none."""
 
 from __future__ import annotations
 
@@ -10,26 +10,19 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from moesaic.batches import Batch, BatchedBatch, GroupedBatch, PaddedStandardBatch, Routing, StandardBatch
+from moesaic.batches import Batch, BatchedBatch, GroupedBatch, Routing
 from moesaic.conformance.mutants.base import Mutant
 from moesaic.conformance.mutants.bent import (
     DEDUPLICATED,
     EXPANDED,
     GATHERED,
-    SLABS,
     Bent,
     of_fleet,
+    routing_of,
     with_ids,
 )
 from moesaic.dispatch.fleet import Call
 from moesaic.dispatch.loopback import LoopbackReceipt
-
-
-def routing_of(batch: Batch) -> Routing:
-    """The routing of a batch that carries one."""
-    if isinstance(batch, GroupedBatch | BatchedBatch):
-        raise TypeError(f"{batch.layout!r} carries no routing")
-    return batch.routing
 
 
 def with_local_ids(batch: Batch, ids: Tensor) -> Batch:
@@ -135,6 +128,27 @@ class MinusOneIsLast(Bent):
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class InactiveWithWeightZero(Bent):
+    """An inactive slot is sent to some expert with weight zero."""
+
+    title: ClassVar[str] = "F18_inactive_slot_sent_with_weight_zero"
+
+    @override
+    def dispatch_all(self, calls: Sequence[Call]) -> list[tuple[Batch, LoopbackReceipt]]:
+        named: list[Call] = []
+        for hidden, r in calls:
+            ids, weights = r.topk_ids.clone(), r.topk_weights.clone()
+            inactive = (ids < 0) | (ids >= self.num_experts)
+            for token in torch.where(inactive.any(1))[0].tolist():
+                slot = int(inactive[token].int().argmax())
+                ids[token, slot] = next(e for e in range(self.num_experts) if not bool((ids[token] == e).any()))
+                weights[token, slot] = 0.0
+            named.append((hidden, Routing(ids, weights)))
+        return self.inner.dispatch_all(named)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class SomeRemoteExpert(Bent):
     """The id -1 is replaced by an expert of another rank, which that rank computes."""
 
@@ -170,116 +184,6 @@ class HiddenTail(Bent):
     def dispatch_all(self, calls: Sequence[Call]) -> list[tuple[Batch, LoopbackReceipt]]:
         cut = [(torch.cat([h[:, :64], torch.zeros_like(h[:, 64:])], 1), r) for h, r in calls]
         return self.inner.dispatch_all(cut)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class NotCutBack(Bent):
-    """Rows come as wide as they travel and are not cut back."""
-
-    title: ClassVar[str] = "F24_hidden_size_not_cut_back"
-
-    @override
-    def dispatch_all(self, calls: Sequence[Call]) -> list[tuple[Batch, LoopbackReceipt]]:
-        wide = [(torch.nn.functional.pad(h, (0, -h.shape[1] % 64)), r) for h, r in calls]
-        return self.inner.dispatch_all(wide)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class TailAsLive(Bent):
-    """The rest of a slab counts as rows."""
-
-    title: ClassVar[str] = "F21_capacity_handed_out_as_count"
-
-    @override
-    def dispatch_all(self, calls: Sequence[Call]) -> list[tuple[Batch, LoopbackReceipt]]:
-        delivered = self.inner.dispatch_all(calls)
-        return [
-            (
-                replace(b, counts=torch.full_like(b.counts, b.rows.shape[1])) if isinstance(b, BatchedBatch) else b,
-                receipt,
-            )
-            for b, receipt in delivered
-        ]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class CountsBeyondCapacity(Bent):
-    """Counts are handed out that are larger than a slab."""
-
-    title: ClassVar[str] = "F21_counts_beyond_the_capacity"
-
-    @override
-    def dispatch_all(self, calls: Sequence[Call]) -> list[tuple[Batch, LoopbackReceipt]]:
-        delivered = self.inner.dispatch_all(calls)
-        return [
-            (replace(b, counts=b.counts + b.rows.shape[1]) if isinstance(b, BatchedBatch) else b, receipt)
-            for b, receipt in delivered
-        ]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class PaddedAsStandard(Bent):
-    """A batch with an undefined tail is handed out as Standard."""
-
-    title: ClassVar[str] = "F19_undefined_tail_handed_out_as_rows"
-
-    @override
-    def dispatch_all(self, calls: Sequence[Call]) -> list[tuple[Batch, LoopbackReceipt]]:
-        delivered = self.inner.dispatch_all(calls)
-        return [(StandardBatch(batch.rows, routing_of(batch)), receipt) for batch, receipt in delivered]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class AlignmentLost(Bent):
-    """Groups begin one row late, off the alignment that is declared."""
-
-    title: ClassVar[str] = "F21_alignment_not_kept"
-
-    @override
-    def dispatch_all(self, calls: Sequence[Call]) -> list[tuple[Batch, LoopbackReceipt]]:
-        delivered = self.inner.dispatch_all(calls)
-        return [
-            (replace(b, offsets=b.offsets + 1) if isinstance(b, GroupedBatch) else b, receipt)
-            for b, receipt in delivered
-        ]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class GroupsOverlap(Bent):
-    """The count of a group reaches over its gap into the next."""
-
-    title: ClassVar[str] = "F21_groups_overlap"
-
-    @override
-    def dispatch_all(self, calls: Sequence[Call]) -> list[tuple[Batch, LoopbackReceipt]]:
-        delivered = self.inner.dispatch_all(calls)
-        return [
-            (replace(b, counts=b.counts + 8) if isinstance(b, GroupedBatch) else b, receipt) for b, receipt in delivered
-        ]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ValidCountTooSmall(Bent):
-    """The count of valid rows is one too small."""
-
-    title: ClassVar[str] = "F21_count_of_valid_rows_too_small"
-
-    @override
-    def dispatch_all(self, calls: Sequence[Call]) -> list[tuple[Batch, LoopbackReceipt]]:
-        delivered = self.inner.dispatch_all(calls)
-        return [
-            (replace(b, num_valid=(b.num_valid - 1).clamp(min=0)), receipt)
-            if isinstance(b, PaddedStandardBatch) and b.num_valid is not None
-            else (b, receipt)
-            for b, receipt in delivered
-        ]
 
 
 @final
@@ -358,16 +262,10 @@ MUTANTS: tuple[Mutant, ...] = (
     of_fleet(NeverTranslated(inner=GATHERED), "exactly_once"),
     of_fleet(OffByOneExpert(inner=DEDUPLICATED), "every_pair"),
     of_fleet(MinusOneIsLast(inner=GATHERED), "garbage_ids"),
+    of_fleet(InactiveWithWeightZero(inner=GATHERED), "every_pair"),
     of_fleet(SomeRemoteExpert(inner=EXPANDED), "every_pair"),
     of_fleet(RemoteIsLocal(inner=GATHERED), "every_pair"),
     of_fleet(HiddenTail(inner=EXPANDED), "exactly_once"),
-    of_fleet(NotCutBack(inner=EXPANDED), "every_pair"),
-    of_fleet(TailAsLive(inner=SLABS), "every_pair"),
-    of_fleet(CountsBeyondCapacity(inner=SLABS), "every_pair"),
-    of_fleet(PaddedAsStandard(inner=DEDUPLICATED), "every_pair"),
-    of_fleet(AlignmentLost(inner=EXPANDED), "every_pair"),
-    of_fleet(GroupsOverlap(inner=EXPANDED), "every_pair"),
-    of_fleet(ValidCountTooSmall(inner=DEDUPLICATED), "every_pair"),
     of_fleet(SlotLost(inner=EXPANDED), "every_pair"),
     of_fleet(EmptyRankFails(inner=GATHERED), "every_pair"),
     of_fleet(OnlyLocal(inner=GATHERED), "every_pair"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from moesaic.conformance.mutants import (
     answers,
+    broken_batches,
     claims,
     coded,
     deliveries,
@@ -35,7 +36,7 @@ BACKENDS: tuple[Mutant, ...] = (
     *answers.MUTANTS,
     *isolated.MUTANTS,
 )
-DISPATCHERS: tuple[Mutant, ...] = (*deliveries.MUTANTS, *returns.MUTANTS)
+DISPATCHERS: tuple[Mutant, ...] = (*deliveries.MUTANTS, *broken_batches.MUTANTS, *returns.MUTANTS)
 
 MUTANTS: tuple[Mutant, ...] = (*BACKENDS, *DISPATCHERS, *PIECES)
 """In the order in which the page of the documentation lists them."""

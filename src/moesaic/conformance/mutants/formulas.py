@@ -72,7 +72,7 @@ class ReadInterleaved(Steps):
 class GeluForSilu(Formula):
     """GELU instead of SiLU where alpha is 1."""
 
-    name: ClassVar[str] = "F09_gelu_for_silu"
+    name: ClassVar[str] = "F09_gelu_computed_for_silu"
     capabilities: ClassVar[Capabilities] = SWIGLU
 
     @override
@@ -207,6 +207,21 @@ class ConstantsOfExpertZero(Steps):
 
 @final
 @dataclass(frozen=True)
+class ConstantsSorted(Steps):
+    """Constants per expert are sorted on their way into a table."""
+
+    name: ClassVar[str] = "F88_constants_sorted"
+    capabilities: ClassVar[Capabilities] = SWIGLU
+
+    @override
+    def activate(self, first: Tensor, expert: int, problem: Problem) -> Tensor:
+        found = problem.activation.constants().items()
+        table = {name: tuple(sorted(value)) for name, value in found if isinstance(value, tuple)}
+        return Steps.activate(self, first, expert, replace(problem, activation=replace(problem.activation, **table)))
+
+
+@final
+@dataclass(frozen=True)
 class NanLaundered(Formula):
     """The clamp returns its limit for NaN, as fmin does."""
 
@@ -234,5 +249,6 @@ MUTANTS: tuple[Mutant, ...] = (
     of_backend(ConstantsHardCoded(), "equals_reference", Honest()),
     of_backend(ClampAfterSilu(), "equals_reference", Honest()),
     of_backend(ConstantsOfExpertZero(), "equals_reference", Honest()),
+    of_backend(ConstantsSorted(), "expert_order", Honest()),
     of_backend(NanLaundered(), "nan_rows", Honest()),
 )

@@ -18,7 +18,6 @@ from moesaic.layouts import PaddedStandard
 from moesaic.problem import Problem
 from moesaic.weights import ExpertWeights
 
-WIDER_K = replace(ONE_ACTIVATION, max_top_k=8, weight_on_input=False)
 PADDED = replace(ONE_ACTIVATION, layouts=(PaddedStandard(),))
 
 
@@ -131,7 +130,7 @@ class DuplicatesLost(Steps):
 @final
 @dataclass(frozen=True)
 class ManyDuplicatesLost(Steps):
-    """A table holds seven slots of a token for an expert; the eighth is lost."""
+    """The path for one token has room for seven slots of an expert; the eighth is lost."""
 
     name: ClassVar[str] = "F26_eighth_duplicate_lost"
     capabilities: ClassVar[Capabilities] = ONE_ACTIVATION
@@ -139,7 +138,7 @@ class ManyDuplicatesLost(Steps):
     @override
     def members(self, ids: Tensor, expert: int) -> tuple[Tensor, Tensor]:
         named = ids == expert
-        token, slot = torch.where(named & (named.cumsum(1) <= 7))
+        token, slot = torch.where(named & (named.cumsum(1) <= 7) if len(ids) == 1 else named)
         return token, slot
 
 
@@ -213,5 +212,5 @@ MUTANTS: tuple[Mutant, ...] = (
     of_backend(DuplicatesOverwrite(), "duplicate_ids", Honest()),
     of_backend(SlotsOfTheProblem(), "fewer_slots", Honest()),
     of_backend(LastSlotLost(), "exactly_once", Honest()),
-    of_backend(LastExpertLost(), "expert_order", Honest()),
+    of_backend(LastExpertLost(), "exactly_once", Honest()),
 )

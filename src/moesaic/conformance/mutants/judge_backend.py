@@ -34,12 +34,13 @@ SEEDS = 2
 class BackendJudge(Judge):
     """`limit`: seconds for a call, which then runs in a process of its own; None for mutants that neither hang nor die.
 
-    A backend that is malformed gets no case, as in the kit.
+    `stride`: checks are tried on every so many cases only. A backend that is malformed gets no case, as in the kit.
     """
 
     kind: ClassVar[str] = "backend"
 
     limit: float | None = None
+    stride: int = 1
 
     @property
     @override
@@ -53,7 +54,9 @@ class BackendJudge(Judge):
         machine, cases = Machine.current("cpu"), tuple(few_cases(subject))
         with ExitStack() as stack:
             runner = InProcess() if self.limit is None else stack.enter_context(Worker(self.limit))
-            tried = ((c, _first(runner, c, subject, machine, cases)) for c in CHECKS if c.name in checks)
+            tried = (
+                (c, _first(runner, c, subject, machine, cases[:: self.stride])) for c in CHECKS if c.name in checks
+            )
             found = {check.name: fault for check, fault in tried if fault is not None}
         left = _not_executed(subject, machine, cases) if CELLS in checks else ""
         return {CELLS: f"not executed: {left}", **found} if left else found

@@ -17,7 +17,8 @@ from moesaic.conformance.mutants.base import Judge
 from moesaic.conformance.traffic import Traffic, traffic_of
 from moesaic.errors import Nonconformance
 
-EVERY_CHECK: tuple[DispatchCheck, ...] = (*DISPATCH_CHECKS, EqualsOneRank())
+LAYER = EqualsOneRank()
+"""The check that puts a real layer behind the dispatcher."""
 
 
 @final
@@ -33,7 +34,7 @@ class DispatchJudge(Judge):
     @property
     @override
     def checks(self) -> tuple[str, ...]:
-        return tuple(check.name for check in EVERY_CHECK)
+        return tuple(check.name for check in (*DISPATCH_CHECKS, LAYER))
 
     @override
     def faults(self, subject: Any, checks: Sequence[str]) -> Mapping[str, str]:
@@ -47,8 +48,12 @@ class DispatchJudge(Judge):
             )
         )
         fleet = FleetSubject(subject, torch.device("cpu"))
-        tried = ((check, _first(check, fleet, traffic)) for check in EVERY_CHECK if check.name in checks)
-        return {check.name: fault for check, fault in tried if fault is not None}
+        # A real layer costs most: as in the kit, it is tried on the first traffic of each dtype.
+        few = tuple({given.dtype: given for given in reversed(traffic)}.values())
+        tried = ((check, _first(check, fleet, traffic)) for check in DISPATCH_CHECKS if check.name in checks)
+        found = {check.name: fault for check, fault in tried if fault is not None}
+        layer = _first(LAYER, fleet, few) if LAYER.name in checks else None
+        return found if layer is None else {**found, LAYER.name: layer}
 
 
 def _first(check: DispatchCheck, fleet: FleetSubject, traffic: Sequence[Traffic]) -> str | None:

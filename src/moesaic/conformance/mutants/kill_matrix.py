@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 @final
 @dataclass(frozen=True)
 class KillMatrix:
-    """`verdicts` of mutants and of `controls`, whose `found` is empty. `quick`: mutants met the check meant for them."""
+    """The verdicts of mutants and of controls, which should be empty. `quick`: mutants met the check meant for them."""
 
     verdicts: tuple[Verdict, ...]
     controls: tuple[Verdict, ...]

@@ -168,6 +168,8 @@ class EqualRowsMerged(Steps):
 
     @override
     def tokens(self, batch: TokenBatch, weights: ExpertWeights, problem: Problem) -> Tensor:
+        if not len(batch.hidden_states):
+            return Steps.tokens(self, batch, weights, problem)
         _, same = batch.hidden_states.nan_to_num().unique(dim=0, return_inverse=True)
         first = (same.unsqueeze(1) == same).int().argmax(1)
         return Steps.tokens(self, batch, weights, problem)[first]

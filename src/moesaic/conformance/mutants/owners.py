@@ -151,7 +151,9 @@ class OneOutputBuffer(Steps):
 
     @override
     def rounded(self, total: Tensor, problem: Problem) -> Tensor:
-        return self.kept.setdefault(total.shape, torch.zeros_like(total)).copy_(total)
+        if total.shape not in self.kept:
+            self.kept[total.shape] = torch.zeros_like(total)
+        return self.kept[total.shape].copy_(total)
 
 
 @final
@@ -167,9 +169,10 @@ class TwoOutputBuffers(Steps):
 
     @override
     def rounded(self, total: Tensor, problem: Problem) -> Tensor:
-        arena = self.kept.setdefault(total.shape, torch.zeros(64, *total.shape))
-        self.turn[0] += 1
-        return arena[self.turn[0] % 64].copy_(total)
+        if total.shape not in self.kept:
+            self.kept[total.shape] = torch.zeros(2, *total.shape)
+        self.turn[0] = 1 - self.turn[0]
+        return self.kept[total.shape][self.turn[0]].copy_(total)
 
 
 @final
@@ -179,10 +182,6 @@ class OutputInTheInput(Steps):
 
     name: ClassVar[str] = "F27_output_in_the_memory_of_the_input"
     capabilities: ClassVar[Capabilities] = ONE_ACTIVATION
-
-    @override
-    def rounded(self, total: Tensor, problem: Problem) -> Tensor:
-        return total
 
     @override
     def tokens(self, batch: TokenBatch, weights: ExpertWeights, problem: Problem) -> Tensor:
@@ -241,7 +240,6 @@ class RoutingOfFirstCall(Steps):
     kept: dict[tuple[torch.Size, int], Tensor] = field(
         default_factory=dict[tuple[torch.Size, int], Tensor], compare=False
     )
-    prepared: list[ExpertWeights] = field(default_factory=list[ExpertWeights], compare=False)
 
     @override
     def prepare(self, weights: ExpertWeights, problem: Problem) -> ExpertWeights:

@@ -110,7 +110,7 @@ class ValidRowsInFewBlocks(Steps):
         ids = batch.routing.topk_ids
         live = ((ids >= 0) & (ids < problem.num_experts)).any(1).int()
         block = (live.diff(prepend=live.new_zeros(1)) > 0).cumsum(0)
-        return torch.where((block <= 5).unsqueeze(1), ids, -1)
+        return torch.where((block <= 5).unsqueeze(1), ids, -1) if ids.shape[1] > 1 else ids
 
 
 @final
@@ -216,6 +216,23 @@ class CapacityAsCount(Steps):
 
 @final
 @dataclass(frozen=True)
+class SearchPastTheMiddle(Steps):
+    """The search for the expert of a row begins in the middle, and goes on if the middle holds all rows."""
+
+    name: ClassVar[str] = "F21_search_past_the_middle_expert"
+    capabilities: ClassVar[Capabilities] = GROUPED
+
+    @override
+    def groups(self, batch: GroupedBatch) -> list[Span]:
+        spans = Steps.groups(self, batch)
+        middle, last = len(batch.counts) // 2, len(batch.counts) - 1
+        if [expert for expert, _, _ in spans] == [middle]:
+            return [(min(middle + 1, last), start, count) for _, start, count in spans]
+        return spans
+
+
+@final
+@dataclass(frozen=True)
 class CountsOfExpertBefore(Steps):
     """Counts are read one expert too early."""
 
@@ -270,6 +287,7 @@ MUTANTS: tuple[Mutant, ...] = (
     of_backend(EmptyGroupFails(), "equals_reference", Honest()),
     of_backend(GroupOfNextExpert(), "equals_reference", Honest()),
     of_backend(CapacityAsCount(), "undefined_rows", Honest()),
+    of_backend(SearchPastTheMiddle(), "hot_expert", Honest()),
     of_backend(CountsOfExpertBefore(), "equals_reference", Honest()),
     of_backend(GapSetsScale(), "undefined_rows", Honest()),
     of_backend(CapacityOfEvenLoad(), "hot_expert", Honest()),

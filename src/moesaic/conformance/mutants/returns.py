@@ -112,17 +112,48 @@ class ReadsTheTail(Bent):
 @final
 @dataclass(frozen=True, kw_only=True)
 class ScaleOfAllRows(Bent):
-    """Rows are scaled for the way back by the largest of all, undefined ones included, where NaN does not count."""
+    """Rows in bfloat16 come back in 10 bits with a scale of all, undefined ones too, where NaN does not count."""
 
     title: ClassVar[str] = "F19_stale_rows_set_the_scale_of_combine"
 
     @override
     def combine_all(self, rows: Sequence[Tensor], receipts: Sequence[LoopbackReceipt]) -> list[Tensor]:
+        if rows[0].dtype != torch.bfloat16:
+            return self.inner.combine_all(rows, receipts)
         scaled: list[Tensor] = []
         for each in rows:
             largest = each.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).abs().max().float().clamp(min=1.0)
-            scaled.append(((each.float() / largest * 2.0**24).round() / 2.0**24 * largest).to(each.dtype))
+            step = torch.exp2(largest.log2().ceil()) / 2**9
+            scaled.append(((each.float() / step).round() * step).to(each.dtype))
         return self.inner.combine_all(scaled, receipts)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RowsInBfloat16(Bent):
+    """Rows come back in bfloat16 whatever their dtype."""
+
+    title: ClassVar[str] = "F37_rows_come_back_in_bfloat16"
+
+    @override
+    def combine_all(self, rows: Sequence[Tensor], receipts: Sequence[LoopbackReceipt]) -> list[Tensor]:
+        return self.inner.combine_all([each.bfloat16().to(each.dtype) for each in rows], receipts)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class OneSlotUnweighted(Bent):
+    """The path for one slot a token does not weight what comes back."""
+
+    title: ClassVar[str] = "F31_combine_of_one_slot_never_weights"
+
+    @override
+    def combine_all(self, rows: Sequence[Tensor], receipts: Sequence[LoopbackReceipt]) -> list[Tensor]:
+        tokens = torch.cat([each.arrived.token for each in receipts])
+        if not len(tokens) or len(tokens.unique()) < len(tokens):
+            return self.inner.combine_all(rows, receipts)
+        bare = [replace(each, arrived=replace(each.arrived, weight=None)) for each in receipts]
+        return self.inner.combine_all(rows, bare)
 
 
 @final
@@ -269,6 +300,8 @@ MUTANTS: tuple[Mutant, ...] = (
     of_fleet(RoundsEachSum(inner=SLABS), "float32_sum"),
     of_fleet(ReadsTheTail(inner=SLABS), "undefined_rows"),
     of_fleet(ScaleOfAllRows(inner=SLABS), "undefined_rows"),
+    of_fleet(RowsInBfloat16(inner=SLABS), "equals_one_rank"),
+    of_fleet(OneSlotUnweighted(inner=SLABS), "exactly_once"),
     of_fleet(OneReceipt(inner=GATHERED), "interleaved"),
     of_fleet(OneBuffer(inner=GATHERED), "interleaved"),
     of_fleet(OutputInInput(inner=GATHERED), "ownership"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -123,15 +124,16 @@ class ShortOffsets(Steps):
 @final
 @dataclass(frozen=True)
 class OneTokenPath(Steps):
-    """The path for one token leaves out its last slot."""
+    """The path for one token ends at its first inactive slot."""
 
-    name: ClassVar[str] = "F15_path_for_one_token_wrong"
+    name: ClassVar[str] = "F15_path_for_one_token_ends_too_early"
     capabilities: ClassVar[Capabilities] = ONE_ACTIVATION
 
     @override
     def ids(self, batch: TokenBatch, problem: Problem) -> Tensor:
         ids = batch.routing.topk_ids
-        return ids[:, : max(1, ids.shape[1] - 1)] if len(ids) == 1 else ids
+        active = ((ids >= 0) & (ids < problem.num_experts)).int().cumprod(1).bool()
+        return torch.where(active, ids, -1) if len(ids) == 1 else ids
 
 
 @final

@@ -9,7 +9,8 @@ from moesaic.conformance.router_checks.calling import (
     OtherExperts,
     RowsAlone,
 )
-from moesaic.conformance.router_checks.choice import BadLogits, BiasOnlySelects, Groups, Highest, NanIsSeen, Ties
+from moesaic.conformance.router_checks.choice import BadLogits, Highest, NanIsSeen, Ties
+from moesaic.conformance.router_checks.restriction import BiasOnlySelects, Groups
 from moesaic.conformance.router_checks.subject import RouterSubject as RouterSubject
 from moesaic.conformance.router_checks.subject import RoutingExample as RoutingExample
 from moesaic.conformance.router_checks.weighing import (
