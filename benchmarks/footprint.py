@@ -3,7 +3,8 @@
     python benchmarks/footprint.py [--out FILE.json]
 
 Memory is the resident set of a fresh process that builds a random Mixtral-shaped model in bfloat16 (8 layers of 96 MiB
-of experts), patches it and runs it: before, the peak during `patch`, and after.
+of experts), patches it and runs it: before, the peak during `patch`, and after. A tiny layer is bound first, so that
+what Numba takes once in a process is told apart ("compiler").
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ PATCH = """
 import gc, resource, threading, time, torch
 from pathlib import Path
 from transformers import MixtralConfig, MixtralForCausalLM
+from moesaic import ExpertWeights, Problem, SwiGLU, bind
 from moesaic.integrations.transformers import patch
 
 def resident():
@@ -40,6 +42,10 @@ layer = sum(p.numel() * 2 for p in model.model.layers[0].mlp.experts.parameters(
 ids = torch.arange(16).unsqueeze(0)
 with torch.no_grad():
     model(ids)
+    without = resident()
+    sizes = dict(num_experts=2, top_k=1, hidden_size=64, intermediate_size=64, activation=SwiGLU())
+    gate_up, down = torch.zeros(2, 128, 64, dtype=torch.bfloat16), torch.zeros(2, 64, 64, dtype=torch.bfloat16)
+    bind(Problem(**sizes), ExpertWeights.plain(gate_up, down))
     before, peak, watching = resident(), 0, True
     def watch():
         global peak
@@ -54,7 +60,7 @@ with torch.no_grad():
     thread.join()
     after = resident()
     model(ids)
-print(layer, before, peak, after)
+print(layer, without, before, peak, after)
 """
 
 
@@ -70,12 +76,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     seconds = [float(output_of(IMPORT)) for _ in range(7)]
-    layer, before, peak, after = (int(word) / 2**20 for word in output_of(PATCH).split()[-4:])
+    layer, without, before, peak, after = (int(word) / 2**20 for word in output_of(PATCH).split()[-5:])
     git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S607
     result = {
         "commit": git.stdout.strip(),
         "import_seconds_beyond_torch": statistics.median(seconds),
         "expert_mebibytes_per_layer": layer,
+        "compiler_mebibytes": before - without,
         "resident_mebibytes_before": before,
         "peak_mebibytes_above_before": peak - before,
         "resident_mebibytes_gained": after - before,

@@ -91,7 +91,7 @@ class PatchError(MoesaicError, ValueError):
     """A model could not be patched; it was left as it was."""
 
 
-class Nonconformance(MoesaicError, AssertionError):
+class Nonconformance(MoesaicError, AssertionError):  # noqa: N818 - a finding, which the kit collects
     """A backend does not keep its contract: `what` was looked at, what was `wanted`, and what was `got`."""
 
     def __init__(self, what: str, wanted: str, got: str) -> None:

@@ -10,17 +10,11 @@ from moesaic.conformance.dispatch_checks import DISPATCH_CHECKS
 from moesaic.conformance.dispatcher import DispatcherConformance, short
 from moesaic.conformance.equals_one_rank import EqualsOneRank
 from moesaic.conformance.fleet_subject import FleetSubject
-from moesaic.dispatch import (
-    Deduplicated,
-    Expanded,
-    Fleet,
-    Gathered,
-    Local,
-    Loopback,
-    OneRank,
-    RankMajor,
-    Slabs,
-)
+from moesaic.dispatch import Local
+from moesaic.dispatch.fleet import Fleet, OneRank
+from moesaic.dispatch.loopback import Loopback
+from moesaic.dispatch.row_transports import Expanded, Slabs
+from moesaic.dispatch.token_transports import Deduplicated, Gathered, RankMajor
 
 UNEVEN = {"num_experts": 10, "num_ranks": 4, "hidden_multiple": 64}
 

@@ -22,18 +22,12 @@ from moesaic import (
     StandardBatch,
     bind,
 )
-from moesaic.dispatch import (
-    Deduplicated,
-    Expanded,
-    Gathered,
-    Loopback,
-    LoopbackRank,
-    OneRank,
-    Peer,
-    RankMajor,
-    Slabs,
-)
+from moesaic.dispatch.fleet import OneRank
 from moesaic.dispatch.local import Local
+from moesaic.dispatch.loopback import Loopback
+from moesaic.dispatch.loopback_rank import LoopbackRank, Peer
+from moesaic.dispatch.row_transports import Expanded, Slabs
+from moesaic.dispatch.token_transports import Deduplicated, Gathered, RankMajor
 from moesaic.errors import BatchError, DispatchError
 from tests.backends import example, numpy_oracle
 from tests.tolerance import assert_close

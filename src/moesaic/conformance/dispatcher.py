@@ -15,7 +15,7 @@ from moesaic.conformance.dispatch_checks import DISPATCH_CHECKS, DispatchCheck
 from moesaic.conformance.equals_one_rank import EqualsOneRank
 from moesaic.conformance.fleet_subject import FleetSubject
 from moesaic.conformance.traffic import Traffic, traffic_of
-from moesaic.dispatch import Fleet
+from moesaic.dispatch.fleet import Fleet
 
 
 class DispatcherConformance:

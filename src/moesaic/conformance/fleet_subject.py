@@ -12,8 +12,7 @@ from moesaic.activations import SwiGLU
 from moesaic.backends.strict import check
 from moesaic.batches import Batch, BatchedBatch, GroupedBatch, PaddedStandardBatch, TokenBatch
 from moesaic.conformance.traffic import Traffic
-from moesaic.dispatch import Fleet
-from moesaic.dispatch.fleet import Call
+from moesaic.dispatch.fleet import Call, Fleet
 from moesaic.errors import BatchError, Nonconformance
 from moesaic.problem import Problem
 

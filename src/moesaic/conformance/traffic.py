@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from moesaic.batches import Routing
 from moesaic.conformance.feeding import garbage_ids
-from moesaic.dispatch import Fleet
-from moesaic.dispatch.fleet import Call
+from moesaic.dispatch.fleet import Call, Fleet
 
 WEIGHTS = (0.5, 0.25, 2.0)
 """Router weights: powers of two, so that sums of whole numbers are exact; none is its own square."""

@@ -12,9 +12,10 @@ from typing_extensions import override
 from moesaic.batches import Batch, BatchedBatch, GroupedBatch, Routing
 from moesaic.conformance.mutants.base import Mutant
 from moesaic.conformance.mutants.judge_dispatch import DispatchJudge
-from moesaic.dispatch import Deduplicated, Expanded, Fleet, Gathered, Loopback, Slabs
-from moesaic.dispatch.fleet import Call
-from moesaic.dispatch.loopback import LoopbackReceipt
+from moesaic.dispatch.fleet import Call, Fleet
+from moesaic.dispatch.loopback import Loopback, LoopbackReceipt
+from moesaic.dispatch.row_transports import Expanded, Slabs
+from moesaic.dispatch.token_transports import Deduplicated, Gathered
 from moesaic.dispatch.transport import Transport
 from moesaic.layouts import Layout
 
