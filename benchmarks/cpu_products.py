@@ -44,7 +44,7 @@ def bags(weights: Tensor, num_rows: int) -> Callable[[], Tensor]:
 
 def kernel(packed: list[Projection], num_rows: int) -> Callable[[], Tensor]:
     """The product of all experts by the kernel of `CpuJit`, vector instructions or AMX as the processor has."""
-    product = PackedProjection.of(packed, None, (COLUMNS_OUT, COLUMNS_IN))
+    product = PackedProjection.of(packed, None, packed[0].dense())
     if not product.block_columns:
         raise SystemExit("oneDNN packs in a way that the kernel does not know")
     rows = torch.randn(EXPERTS * num_rows, COLUMNS_IN).bfloat16()

@@ -47,11 +47,13 @@ def test_every_count_of_rows(block_columns):
 def test_oneDNN_packs_as_the_kernel_reads():  # noqa: N802
     """If this fails, a new torch packs otherwise: `CpuJit` is then as slow as `Cpu`."""
     from moesaic.backends.cpu_packed import packing_of  # noqa: PLC0415
+    from moesaic.backends.cpu_projection import Projection  # noqa: PLC0415
 
     for shape in ((1024, 1024), (1024, 512), (72, 40), (65, 33), (5, 3), (1856, 704), (2880, 2880)):
-        block_columns, depth = packing_of(shape)
-        assert block_columns in {32, 64}
-        assert depth >= shape[1]
+        for weight in (torch.randn(shape), torch.zeros(shape), torch.eye(*shape)):
+            block_columns, depth = packing_of(Projection.of(weight.bfloat16(), None), weight.bfloat16())
+            assert block_columns in {32, 64}
+            assert depth >= shape[1]
 
 
 def test_the_tiles_compile_for_amx_on_any_machine():

@@ -36,9 +36,9 @@ class Blocks:
         """Buffers for experts of at most `num_rows` rows."""
         height = _rounded(min(num_rows, BLOCK_ROWS))
         return cls(
-            rows=torch.empty(height, problem.hidden_size, dtype=problem.dtype),
-            wide=torch.empty(height, problem.width, dtype=torch.float32),
-            inner=torch.empty(height, problem.intermediate_size, dtype=problem.dtype),
+            rows=torch.empty(height, problem.hidden_size, dtype=problem.dtype, device="cpu"),
+            wide=torch.empty(height, problem.width, dtype=torch.float32, device="cpu"),
+            inner=torch.empty(height, problem.intermediate_size, dtype=problem.dtype, device="cpu"),
         )
 
     def compute(self, output: Tensor, expert: int, weights: CpuWeights, problem: Problem) -> None:

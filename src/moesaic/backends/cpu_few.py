@@ -41,7 +41,7 @@ def compute_few(experts: list[int], counts: list[int], rows: Tensor, weights: Cp
 
 def expert_ids(experts: list[int], counts: list[int]) -> Tensor:
     """The expert of every row."""
-    return torch.tensor(experts).repeat_interleave(torch.tensor(counts))
+    return torch.tensor(experts, device="cpu").repeat_interleave(torch.tensor(counts, device="cpu"))
 
 
 def sorted_slots(ids: Tensor, num_experts: int) -> tuple[list[int], list[int], list[int]]:
@@ -61,7 +61,7 @@ def _gathered(hidden_states: Tensor, slots: list[int], routing: Routing, problem
     if hidden_states.shape[0] == 1:
         rows = hidden_states.expand(len(slots), -1)
     else:
-        rows = hidden_states.index_select(0, torch.tensor([slot // top_k for slot in slots]))
+        rows = hidden_states.index_select(0, torch.tensor([slot // top_k for slot in slots], device="cpu"))
     if problem.weight_on_input:
         rows = (rows * _weights(routing, slots).unsqueeze(-1)).to(rows.dtype)
     return rows
@@ -81,10 +81,10 @@ def _summed(table: Tensor, slots: list[int], routing: Routing, problem: Problem)
         starts.append(row)
         while row < len(order) and slots[order[row]] < (token + 1) * top_k:
             row += 1
-    index = torch.tensor(order)
-    summed = torch.embedding_bag(wide, index, torch.tensor(starts), per_sample_weights=factors[index])[0]
+    index = torch.tensor(order, device="cpu")
+    summed = torch.embedding_bag(wide, index, torch.tensor(starts, device="cpu"), per_sample_weights=factors[index])[0]
     return summed.to(problem.dtype)
 
 
 def _weights(routing: Routing, slots: list[int]) -> Tensor:
-    return routing.topk_weights.flatten()[torch.tensor(slots)]
+    return routing.topk_weights.flatten()[torch.tensor(slots, device="cpu")]

@@ -7,6 +7,7 @@ layer. Everything else is Cpu's. Prediction and measurements: docs/performance/c
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, final
@@ -42,12 +43,14 @@ class CpuJitWeights:
     weights: CpuWeights
     gate_up: PackedProjection
     down: PackedProjection
+    process: int
+    """The one that prepared: Numba ends a forked child that uses its threads, so a child runs as `Cpu` does."""
 
 
 @final
 @dataclass(frozen=True)
 class CpuJit(Backend[CpuJitWeights]):
-    """A kernel that Numba compiles when weights are bound (2 s once, kept on disk), `Cpu` for many slots."""
+    """A kernel that Numba compiles when weights are bound (2 s in each process), `Cpu` for many slots."""
 
     name: ClassVar[str] = "cpu_jit"
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -76,13 +79,15 @@ class CpuJit(Backend[CpuJitWeights]):
     @override
     def prepare(self, weights: ExpertWeights, problem: Problem) -> CpuJitWeights:
         packed = CpuWeights.of(weights, problem)
-        hidden, inner = problem.hidden_size, problem.intermediate_size
         prepared = CpuJitWeights(
             weights=packed,
-            gate_up=PackedProjection.of(packed.gate_up, packed.gate_up_bias, (problem.width, hidden)),
-            down=PackedProjection.of(packed.down, packed.down_bias, (hidden, inner)),
+            gate_up=PackedProjection.of(packed.gate_up, packed.gate_up_bias, weights.gate_up.data[0].detach()),
+            down=PackedProjection.of(packed.down, packed.down_bias, weights.down.data[0].detach()),
+            process=os.getpid(),
         )
-        prepared.gate_up([], [], torch.empty(0, prepared.gate_up.depth, dtype=torch.bfloat16))  # compiles the kernel
+        prepared.gate_up(
+            [], [], torch.empty(0, prepared.gate_up.depth, dtype=torch.bfloat16, device="cpu")
+        )  # compiles the kernel
         return prepared
 
     @override
@@ -91,11 +96,19 @@ class CpuJit(Backend[CpuJitWeights]):
 
     @override
     def tensors(self, prepared: CpuJitWeights) -> tuple[Tensor, ...]:
-        return (*prepared.weights.tensors, prepared.gate_up.biases, prepared.down.biases)
+        return (
+            *prepared.weights.tensors,
+            prepared.gate_up.biases,
+            prepared.down.biases,
+            prepared.gate_up.addresses,
+            prepared.down.addresses,
+        )
 
     @override
     @torch.no_grad()
     def run(self, batch: Batch, prepared: CpuJitWeights, problem: Problem) -> Tensor:
+        if prepared.process != os.getpid():
+            return Cpu().run(batch, prepared.weights, problem)
         compute = partial(_compute, prepared=prepared, problem=problem)
         match batch:
             case GroupedBatch():
@@ -112,7 +125,7 @@ class CpuJit(Backend[CpuJitWeights]):
             return Cpu().run(batch, prepared.weights, problem)
         output = torch.zeros_like(batch.rows, memory_format=torch.contiguous_format)
         source, target = batch.rows.reshape(-1, problem.hidden_size), output.view(-1, problem.hidden_size)
-        places = torch.cat([torch.arange(start, stop) for _, start, stop in segments])
+        places = torch.cat([torch.arange(start, stop, device="cpu") for _, start, stop in segments])
         target[places] = compute([e for e, _, _ in segments], counts, source[places]).to(problem.dtype)
         return output
 
@@ -150,6 +163,6 @@ def _padded(rows: Tensor, depth: int) -> Tensor:
 
 def _rows_of(num_rows: int, columns: int, depth: int) -> Tensor:
     """Rows of `depth` bfloat16 values, the first `columns` of them still to be written, the others zero."""
-    fresh = torch.empty(num_rows, depth, dtype=torch.bfloat16)
+    fresh = torch.empty(num_rows, depth, dtype=torch.bfloat16, device="cpu")
     fresh[:, columns:] = 0
     return fresh

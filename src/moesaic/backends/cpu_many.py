@@ -79,15 +79,15 @@ def weighted_sum(table: Tensor, slots: Tensor, factors: Tensor) -> Tensor:
     one could overflow, so there the table is widened.
     """
     num_tokens, top_k = factors.shape
-    rows = torch.full((num_tokens * top_k,), -1, dtype=torch.int64)
-    rows[slots] = torch.arange(slots.numel())
+    rows = torch.full((num_tokens * top_k,), -1, dtype=torch.int64, device="cpu")
+    rows[slots] = torch.arange(slots.numel(), device="cpu")
     flat = factors.reshape(-1)
     if slots.numel() < rows.numel():
         live = rows >= 0
         ends = live.view(num_tokens, top_k).sum(1).cumsum(0)
         rows, flat = rows[live], flat[live]
     else:
-        ends = torch.arange(top_k, num_tokens * top_k + 1, top_k)
+        ends = torch.arange(top_k, num_tokens * top_k + 1, top_k, device="cpu")
     starts = torch.cat([ends.new_zeros(1), ends[:-1]])
     if table.dtype == torch.bfloat16:
         # Cut off, not rounded, so that a finite factor stays finite. A low part of zero goes to the row of zeros,

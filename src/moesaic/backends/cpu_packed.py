@@ -37,23 +37,24 @@ class PackedProjection:
     """Whether this processor has AMX, and this process its system's leave to use it."""
 
     @classmethod
-    def of(cls, projections: Sequence[Projection], bias: Tensor | None, shape: tuple[int, int]) -> PackedProjection:
-        """Find out how oneDNN packed weights of `shape`.
+    def of(cls, projections: Sequence[Projection], bias: Tensor | None, weight: Tensor) -> PackedProjection:
+        """Find out how oneDNN packed; `weight`, `[columns, depth]`, is that of the first of `projections`.
 
         A packing that the kernel does not know (none is known of torch 2.11 to 2.13) is left to oneDNN: as slow as Cpu.
         """
-        block_columns, depth = packing_of(shape)
-        padding = -shape[0] % block_columns if block_columns else 0
-        biases = torch.zeros(len(projections), shape[0] + padding)
+        columns, depth = weight.shape
+        block_columns, padded_depth = packing_of(projections[0], weight)
+        padding = -columns % block_columns if block_columns else 0
+        biases = torch.zeros(len(projections), columns + padding, dtype=torch.float32, device="cpu")
         if bias is not None:
-            biases[:, : shape[0]] = bias.detach()
+            biases[:, :columns] = bias.detach()
         addresses = [torch.ops.mkldnn.data_ptr(p.weight) for p in projections] if block_columns else []
         return cls(
             projections,
-            torch.tensor(addresses, dtype=torch.int64),
+            torch.tensor(addresses, dtype=torch.int64, device="cpu"),
             biases,
-            shape,
-            depth,
+            (columns, depth),
+            padded_depth,
             block_columns,
             tiles=_has_tiles(),
         )
@@ -64,7 +65,7 @@ class PackedProjection:
             return self._by_onednn(experts, counts, rows)
         starts = (0, *itertools.accumulate(counts))
         groups = list(zip(experts, starts, counts, strict=False))
-        out = torch.empty(rows.shape[0], self.biases.shape[1])
+        out = self.biases.new_empty(rows.shape[0], self.biases.shape[1])
         if self.tiles:
             from moesaic.kernels.tiled_product import tiled_product  # noqa: PLC0415
 
@@ -78,30 +79,49 @@ class PackedProjection:
     def _by_onednn(self, experts: list[int], counts: list[int], rows: Tensor) -> Tensor:
         pieces = rows[:, : self.shape[1]].split(counts)
         products = [self.projections[e](piece.contiguous()) for e, piece in zip(experts, pieces, strict=True)]
-        return torch.cat(products).float() if products else torch.empty(0, self.shape[0])
+        return torch.cat(products).float() if products else self.biases.new_empty(0, self.shape[0])
 
 
-def packing_of(shape: tuple[int, int]) -> tuple[int, int]:
-    """(columns of a block, padded depth) of bfloat16 weights of `shape` `[columns, depth]`; (0, depth) if unknown.
+def packing_of(projection: Projection, weight: Tensor) -> tuple[int, int]:
+    """(columns of a block, padded depth) of `projection`, which packed `weight` `[columns, depth]`.
 
-    Found by packing numbers and looking where they lie, since oneDNN promises no layout.
+    The block is 0 if oneDNN's layout is unknown, or Numba of no use. oneDNN promises no layout, so every value is
+    looked for where the kernel would read it. A weight whose values are all equal, and so are found in any layout, is
+    tried again with numbers that differ.
     """
-    columns, depth = shape
-    numbers = torch.randint(0x7F00, shape, dtype=torch.int16, generator=torch.Generator().manual_seed(0))
-    packed = Projection.of(numbers.view(torch.bfloat16), None)
-    if not packed.packed:
-        return 0, depth
-    address, size = torch.ops.mkldnn.data_ptr(packed.weight), torch.ops.mkldnn._nbytes(packed.weight)  # noqa: SLF001
-    found = torch.frombuffer(bytearray(ctypes.string_at(address, size)), dtype=torch.int16)
-    for block in BLOCK_COLUMNS:
-        padded = columns + -columns % block
-        padded_depth = found.numel() // padded
-        if padded * padded_depth == found.numel() and padded_depth % 2 == 0 and padded_depth >= depth:
-            whole = functional.pad(numbers, (0, padded_depth - depth, 0, padded - columns))
-            blocks = whole.view(padded // block, block, padded_depth // 2, 2).transpose(1, 2)
-            if torch.equal(blocks.flatten(), found):
-                return block, padded_depth
-    return 0, depth
+    from moesaic.kernels.parallel_loop import is_usable  # noqa: PLC0415
+
+    if not projection.packed or not is_usable():
+        return 0, weight.shape[1]
+    found = _readings(projection, weight)
+    if len(found) > 1:
+        generator = torch.Generator("cpu").manual_seed(0)
+        numbers = torch.randint(0x7F00, tuple(weight.shape), dtype=torch.int16, generator=generator, device="cpu")
+        values = numbers.view(torch.bfloat16)
+        # One block of one pair reads the same in any width, so several may be left: each is right.
+        found = _readings(Projection.of(values, None), values)
+    return found[0] if found else (0, weight.shape[1])
+
+
+def _readings(projection: Projection, weight: Tensor) -> list[tuple[int, int]]:
+    return [(block, depth) for block in BLOCK_COLUMNS if (depth := _depth_if_read_as(projection, weight, block))]
+
+
+def _depth_if_read_as(projection: Projection, weight: Tensor, block: int) -> int:
+    """The padded depth if the packed memory holds `weight`, zeros behind it, in blocks of `block` columns; else 0."""
+    columns, depth = weight.shape
+    address, size = torch.ops.mkldnn.data_ptr(projection.weight), torch.ops.mkldnn._nbytes(projection.weight)  # noqa: SLF001
+    memory = torch.frombuffer((ctypes.c_int16 * (size // 2)).from_address(address), dtype=torch.int16)
+    blocks = -(-columns // block)
+    padded_depth = memory.numel() // (blocks * block)
+    if padded_depth * blocks * block != memory.numel() or padded_depth % 2 or padded_depth < depth:
+        return 0
+    for i, packed in enumerate(memory.view(blocks, padded_depth // 2, block, 2)):
+        wanted = weight[i * block : (i + 1) * block].contiguous().view(torch.int16)
+        wanted = functional.pad(wanted, (0, padded_depth - depth, 0, block - wanted.shape[0]))
+        if not torch.equal(packed.transpose(0, 1).reshape(block, padded_depth), wanted):
+            return 0
+    return padded_depth
 
 
 def _has_tiles() -> bool:

@@ -1,8 +1,8 @@
 """out[r] = W[e(r)] @ x[r] + b[e(r)] for the rows of many experts in one parallel loop, bfloat16 weights, float32 sums.
 
 The weights are read where oneDNN packed them, in blocks of 32 or 64 columns (`packed_block.py`), once for every 12
-or 6 rows of an expert; all cores share all blocks of all experts. Numba compiles it at the first call and keeps the
-machine code on disk. Figures: docs/performance/cpu.md.
+or 6 rows of an expert; all cores share all blocks of all experts. Numba compiles it at the first call. Figures:
+docs/performance/cpu.md.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import no_type_check
 
 import numpy as np
+import torch
 from numba import njit, prange
 from torch import Tensor
 
+from moesaic.errors import BackendError
 from moesaic.kernels.packed_block import block_of
 from moesaic.kernels.parallel_loop import as_many_threads_as_torch, parallel_loop
 
@@ -29,6 +31,8 @@ def packed_product(
     its first row, its number of rows). `x`: bfloat16 `[S, K]`, K as padded in the weight, and zero there. `out`:
     float32 `[S, N]`, N a multiple of `block_columns`, which is 32 or 64. Shapes are the caller's business.
     """
+    if (x.dtype, out.dtype, biases.dtype) != (torch.bfloat16, torch.float32, torch.float32):
+        raise BackendError(f"x, out and biases are {x.dtype}, {out.dtype} and {biases.dtype}: memory would be misread")
     with as_many_threads_as_torch():
         _product(
             np.array(groups, dtype=np.int64).reshape(-1, 3),

@@ -1,4 +1,4 @@
-"""Numba's parallel loops, compiled once for all processes, on as many threads as torch uses.
+"""Numba's parallel loops, on as many threads as torch uses.
 
 On Linux both share one OpenMP library and its threads, so neither waits for the other's spinning threads.
 """
@@ -6,23 +6,37 @@ On Linux both share one OpenMP library and its threads, so neither waits for the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import contextmanager
 
 import numba
 import torch
 
 
 def parallel_loop(function: Callable[..., None]) -> Callable[..., None]:
-    """Compile `function` at its first call, `numba.prange` in parallel; keep the machine code where a place is found.
+    """Compile `function` at its first call in a process (2 s), `numba.prange` in parallel.
 
-    That is beside the source, else in the user's cache directory; where neither can be written, each process compiles
-    anew (2 s) instead of failing.
+    The machine code is not kept on disk: Numba's cache looks at this function's file only, and would go on with an old
+    kernel after the file that generates its instructions has changed.
     """
-    compiled: Any = numba.njit(parallel=True, nogil=True)(function)
-    with suppress(RuntimeError):  # "no locator available"
-        compiled.enable_caching()
-    return compiled
+    return numba.njit(parallel=True, nogil=True)(function)
+
+
+def is_usable() -> bool:
+    """Whether Numba compiles here, for this very processor, and runs on OpenMP, the layer that threads may share.
+
+    NUMBA_DISABLE_JIT, NUMBA_CPU_NAME, NUMBA_CPU_FEATURES and NUMBA_THREADING_LAYER can each stand against it.
+    """
+    if numba.config.DISABLE_JIT or numba.config.CPU_NAME or numba.config.CPU_FEATURES:
+        return False
+    threads = torch.get_num_threads()
+    try:
+        numba.get_num_threads()  # starts the threads
+        return numba.threading_layer() == "omp"
+    except ValueError:  # no layer could be loaded
+        return False
+    finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
 
 
 @contextmanager

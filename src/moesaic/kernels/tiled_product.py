@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import no_type_check
 
 import numpy as np
+import torch
 from numba import prange
 from torch import Tensor
 
+from moesaic.errors import BackendError
 from moesaic.kernels.packed_tiles import TILE_COLUMNS, TILE_DEPTH, tile_configurations, tiles_of
 from moesaic.kernels.parallel_loop import as_many_threads_as_torch, parallel_loop
 
@@ -27,6 +29,8 @@ def tiled_product(
     its first row, its number of rows). `x`: bfloat16 `[S, K]`, K a multiple of 32, as padded in the weight, and zero
     there. `out`: float32 `[S, N]`, N a multiple of `block_columns`, a multiple of 32. Shapes are the caller's business.
     """
+    if (x.dtype, out.dtype, biases.dtype) != (torch.bfloat16, torch.float32, torch.float32):
+        raise BackendError(f"x, out and biases are {x.dtype}, {out.dtype} and {biases.dtype}: memory would be misread")
     with as_many_threads_as_torch():
         _product(
             np.array(groups, dtype=np.int64).reshape(-1, 3),
