@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -67,7 +68,9 @@ class OtherCalls(Check):
         def repeated(fed: Fed) -> list[Tensor]:
             return [subject.rows(case, fed, prepared) for _ in range(3)]
 
-        with ThreadPoolExecutor(2) as pool:
+        # A new thread has torch's default number of threads, with which a sum may have another order.
+        threads = torch.get_num_threads()
+        with ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
             for got, alone in zip(pool.map(repeated, (mine, other)), (wanted, wanted_other), strict=True):
                 for rows in got:
                     subject.same(case, rows, alone, "rows while another thread calls")
