@@ -14,6 +14,14 @@ needs_avx512_bf16 = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 def test_it_says_what_it_needs():
     bare = Machine(device="cpu", name="old", architecture="x86_64", processors=2, memory_bytes=2**34)
     reasons = CpuJit().reasons_against(example.problem(), bare)

@@ -14,6 +14,14 @@ needs_avx512_bf16 = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 def packed(weight, block_columns, padded_depth):
     """[E, N, K] as [E, N / block, K / 2, block, 2], zero where it is padded."""
     experts, columns, depth = weight.shape
