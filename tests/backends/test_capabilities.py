@@ -314,3 +314,5 @@ def test_grouped_mm_is_captured_in_bfloat16_only():
     assert TorchGrouped().reasons_against(bf16, known_machine("h200")) == ()
     codes = [reason.code for reason in TorchGrouped().reasons_against(f32, known_machine("h200"))]
     assert codes == [ReasonCode.GRAPH_CAPTURE]
+    f64 = example.problem(dtype=torch.float64, graph_capture=True)
+    assert [reason.code for reason in TorchGrouped().reasons_against(f64, known_machine("h200"))] == [ReasonCode.DTYPE]

@@ -88,7 +88,8 @@ class TorchGrouped(Backend[ExpertWeights]):
 
     @override
     def further_reasons(self, problem: Problem, machine: Machine) -> tuple[Reason, ...]:
-        if problem.graph_capture and machine.device == "cuda" and problem.dtype != torch.bfloat16:
+        captured = problem.graph_capture and machine.device == "cuda"
+        if captured and problem.dtype in {torch.float16, torch.float32}:  # an undeclared dtype has its own reason
             return (Reason(ReasonCode.GRAPH_CAPTURE, "torch.bfloat16 to be captured", str(problem.dtype)),)
         return ()
 
