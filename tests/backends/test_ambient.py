@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -78,3 +80,24 @@ def test_another_process_than_the_one_that_bound_runs_without_numbas_threads(mon
     monkeypatch.setattr(os, "getpid", lambda: -1)
     got = experts(feeding.StandardBatch(rows, routing))
     assert_close(got, feeding._expected(rows, routing, example.as_oracle(case, given)), case.dtype)
+
+
+PROGRAM = """
+import torch
+from moesaic import CpuJit, ExpertWeights, Identity, Problem, Routing, StandardBatch, bind
+case = Problem(num_experts=2, top_k=1, hidden_size=64, intermediate_size=64, activation=Identity())
+eye = torch.eye(64, dtype=torch.bfloat16).expand(2, -1, -1).contiguous()
+rows, ids = torch.randn(3, 64).bfloat16(), torch.tensor([[0], [1], [1]])
+layer = bind(case, ExpertWeights.plain(eye, eye), backends=(CpuJit(),))
+got = layer(StandardBatch(rows, Routing(ids, torch.ones(3, 1))))
+assert torch.equal(got, rows)
+"""
+
+
+@pytest.mark.skipif("avx512_bf16" not in Machine.current("cpu").features, reason="CpuJit does not run here")
+@pytest.mark.parametrize(
+    "setting", ["NUMBA_DISABLE_JIT=1", "NUMBA_CPU_NAME=generic", "NUMBA_THREADING_LAYER=workqueue"]
+)
+def test_numbas_settings_leave_the_answer_to_onednn(setting):
+    name, value = setting.split("=")
+    subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, name: value}, check=True)  # noqa: S603

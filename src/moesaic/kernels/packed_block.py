@@ -76,8 +76,7 @@ def _generate(b: ir.IRBuilder, arguments: tuple[Any, ...], rows: int, vectors: i
     pair = b.phi(INT64)
     pair.add_incoming(INT64(0), entry)
     sums = {cell: b.phi(SUMS) for cell in cells}
-    for (m, v), total in sums.items():
-        del m
+    for (_, v), total in sums.items():
         total.add_incoming(starts[v], entry)
     here = b.add(weight, b.mul(pair, INT64(64 * vectors)))
     _prefetch(b, here, vectors)
