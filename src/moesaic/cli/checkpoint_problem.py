@@ -21,7 +21,15 @@ def checkpoint_problem(directory: str, *, trust_remote_code: bool) -> Problem:
     """
     config = read_config(directory, trust_remote_code=trust_remote_code)
     if getattr(config, "quantization_config", None) is not None:
-        raise CheckpointError(f"{directory!r} stores quantized weights, which are not read yet: give a --problem")
+        raise CheckpointError(
+            f"{directory!r} stores quantized weights, of which config.json does not say enough: give the --problem "
+            "that 'moesaic checkpoint' prints"
+        )
+    return unquantized_problem(directory, config, trust_remote_code=trust_remote_code)
+
+
+def unquantized_problem(directory: str, config: Any, *, trust_remote_code: bool) -> Problem:
+    """The problem of the layers as the model's own code describes them, with plain weights whatever the files hold."""
     model = model_without_weights(directory, config, trust_remote_code=trust_remote_code)
     check_has_experts(directory, model)
     found = _problems(directory, model)
