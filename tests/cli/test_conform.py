@@ -1,15 +1,18 @@
 """`moesaic conform`: the package's backends, single cases, bad input."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 
-from moesaic import BACKENDS, Machine, Reference
-from moesaic.conformance import base_case
+from moesaic import BACKENDS, Cpu, Machine, Reference
+from moesaic.conformance import CHECKS, base_case
 
 COMMAND = (sys.executable, "-c", "from moesaic.cli.app import main; main()", "conform")
+CPU_CASE = repr(base_case(Cpu.capabilities))
 CASE = repr(base_case(Reference.capabilities))
 
 
@@ -23,7 +26,9 @@ def test_the_backends_of_the_package_keep_their_contract():
     asked = (*COMMAND, "--device", "cpu", "--quick", "--json")
     done = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603
     document = json.loads(done.stdout)
-    assert list(document) == ["machine", "commit", "quick", "seconds", "conforms", "backends"]
+    assert list(document) == [
+        *("machine", "commit", "quick", "seconds", "interrupted", "not_begun", "conforms", "backends")
+    ]
     faults = [fault["command"] for backend in document["backends"] for fault in backend["faults"]]
     assert faults == []
     assert done.returncode == 0
@@ -59,6 +64,33 @@ def test_bad_input_is_one_line(moesaic):
     moesaic("conform", "cpu", "--case", "Standard()").assert_bad_input("needs the repr of a Case")
     moesaic("conform", "cpu", "--case", "__import__('os').system('true')").assert_bad_input("not understood")
     moesaic("conform", "cpu", "--device", "abacus").assert_bad_input("abacus")
+    moesaic("conform", "cpu", "--check", "two_run").assert_bad_input("--check got 'two_run'", "nearest are two_runs")
+    for limit in ("nan", "inf", "-inf", "0", "-3", "1e300"):
+        moesaic("conform", "cpu", "--limit", limit).assert_bad_input(f"--limit got {float(limit):g}", "from 1 to 1e+06")
+
+
+def test_off_a_terminal_each_finished_check_is_a_line_on_stderr(moesaic):
+    answer = moesaic("conform", "cpu", "--case", CPU_CASE, "--json")
+    lines = answer.err.splitlines()
+    assert [line.split(":")[0] for line in lines] == [f"cpu {check.name}" for check in CHECKS]
+    assert all(re.fullmatch(r"cpu \w+: 1 (passed|skipped), \d+\.\d s", line) for line in lines), answer.err
+
+
+def test_equal_faults_are_told_once_with_what_they_share(moesaic):
+    biased = "tests.conformance.wrong:DropsBias"
+    answer = moesaic("conform", biased, "--check", "equals_reference", "--quick", "--device", "cpu")
+    assert answer.code == 1
+    said = re.findall(
+        r"^failed equals_reference: (\d+) of (\d+) cases, exactly those with bias=True$", answer.out, re.MULTILINE
+    )
+    assert len(said) == 1
+    [repeat] = re.findall(r"^  (moesaic conform .*)$", answer.out, re.MULTILINE)
+    assert repeat.endswith(" --device cpu")
+    again = moesaic(*shlex.split(repeat)[1:], "--json")
+    assert again.code == 1
+    [report] = again.document["backends"]
+    assert report["counts"] == {"failed": 1}
+    assert report["faults"][0]["command"] == report["groups"][0]["command"] == repeat
 
 
 def test_mutants_are_tried_alone(moesaic):

@@ -90,7 +90,9 @@ def test_the_document_is_json_and_its_commands_can_be_typed():
     document = json.loads(json.dumps(report.as_document(), allow_nan=False))
     assert document["conforms"] is False
     fault = document["faults"][0]
-    assert fault["command"].startswith("moesaic conform swaps_gate_and_up --check equals_reference --case 'Case(")
+    spelled = "moesaic conform tests.conformance.wrong:SwapsGateAndUp --check equals_reference --case 'Case("
+    assert fault["command"].startswith(spelled)
+    assert [group["command"] for group in document["groups"]] == [fault["command"]]
 
 
 def test_quick_cases_touch_the_same_cells_as_all_cases():

@@ -90,6 +90,27 @@ class DropsBias(Around):
 
 
 @dataclass(frozen=True)
+class DropsBiasOfLongRows(Around):
+    """Two things have to meet: a bias, and rows of 100 elements and more."""
+
+    name: ClassVar[str] = "drops_bias_of_long_rows"
+    capabilities: ClassVar[Capabilities] = DECLARED
+
+    def run(self, batch, prepared, problem):
+        kind = DropsBias if problem.hidden_size >= 100 else Right
+        return kind().run(batch, prepared, problem)
+
+
+@dataclass(frozen=True)
+class Tiled(Around):
+    """Right, with a constant that a command line cannot give."""
+
+    name: ClassVar[str] = "tiled"
+    capabilities: ClassVar[Capabilities] = DECLARED
+    rows: int
+
+
+@dataclass(frozen=True)
 class SwapsGateAndUp(Around):
     name: ClassVar[str] = "swaps_gate_and_up"
     capabilities: ClassVar[Capabilities] = DECLARED

@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from moesaic.backends import BACKENDS, Backend, Reference
+from moesaic.cli.backend_import import built, imported_backend
 from moesaic.errors import BackendError
 
 GROUP = "moesaic.backends"
@@ -32,8 +33,27 @@ def is_oracle(backend: Backend[Any]) -> bool:
     return isinstance(backend, Reference)
 
 
+def tried_backend(name: str) -> Backend[Any]:
+    """The backend that `conform` is asked to try: one of the package by its name, an entry point, or `module:Class`."""
+    own = (Reference(), *BACKENDS)
+    for backend in own:
+        if backend.name == name:
+            return backend
+    if ":" in name or name in (offered := entry_points(group=GROUP).names):
+        return load_plugin(name)
+    raise BackendError(
+        f"{name!r} is no backend of the package ({', '.join(backend.name for backend in own)}) and no entry point in "
+        f"the group {GROUP} ({', '.join(sorted(offered)) or 'none is installed'}): name one, or give module:Class"
+    )
+
+
 def load_plugin(name: str) -> Backend[Any]:
-    """The backend that an installed package offers as `name`; its code is imported here and nowhere else."""
+    """The backend that an installed package offers as `name`, or that `module:Class` names.
+
+    Its code is imported here and nowhere else.
+    """
+    if ":" in name:
+        return imported_backend(name)
     offered = entry_points(group=GROUP)
     if name not in offered.names:
         there = ", ".join(sorted(offered.names)) or "none"
@@ -46,7 +66,4 @@ def _loaded(entry: EntryPoint) -> Backend[Any]:
         found = entry.load()
     except (ImportError, AttributeError) as fault:
         raise BackendError(f"the backend {entry.name!r} ({entry.value}) cannot be imported: {fault}") from fault
-    backend = found() if isinstance(found, type) else found
-    if not isinstance(backend, Backend):
-        raise BackendError(f"the entry point {entry.name!r} gives {found!r}, but it needs a Backend or its class")
-    return backend
+    return built(found, f"the entry point {entry.name!r}")

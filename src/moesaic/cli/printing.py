@@ -37,7 +37,9 @@ def print_text(text: str) -> None:
 
 
 def print_note(text: str) -> None:
-    """One line on stderr, as it is."""
+    """One line on stderr, as it is; nowhere if that is closed."""
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]  (what Python makes of `2>&-`)
+        return
     _console(sys.stderr).print(escape(text), soft_wrap=True, highlight=False)
 
 

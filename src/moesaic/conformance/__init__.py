@@ -13,10 +13,12 @@ from moesaic.conformance.checks import Check as Check
 from moesaic.conformance.dispatcher import DispatcherConformance as DispatcherConformance
 from moesaic.conformance.execution import Execution as Execution
 from moesaic.conformance.execution import InProcess as InProcess
+from moesaic.conformance.fault_group import FaultGroup as FaultGroup
 from moesaic.conformance.format import FormatConformance as FormatConformance
 from moesaic.conformance.format_checks import FormatSubject as FormatSubject
 from moesaic.conformance.format_checks import StoredExample as StoredExample
-from moesaic.conformance.judge import conform as conform
+from moesaic.conformance.kit import Interrupted as Interrupted
+from moesaic.conformance.kit import conform as conform
 from moesaic.conformance.outcome import Outcome as Outcome
 from moesaic.conformance.outcome import Status as Status
 from moesaic.conformance.report import Report as Report

@@ -10,13 +10,17 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from moesaic.backends.base import Backend
+from moesaic.conformance.asked import backend_of
 from moesaic.conformance.case import Case
 from moesaic.conformance.cells import Cell, cells_of, touched, why_not
 from moesaic.conformance.declaration import faults_of
 from moesaic.conformance.execution import Job, declined
 from moesaic.conformance.judge import jobs_of
+from moesaic.conformance.noting import repeated_by
 from moesaic.conformance.oracle import Oracle
+from moesaic.conformance.spelling import spelling
 from moesaic.conformance.subject import Subject
+from moesaic.conformance.torch_state import kept
 from moesaic.machine import Machine
 
 
@@ -24,7 +28,8 @@ class BackendConformance:
     """Derive from it, name the class `Test...` and set `backend`; pytest then collects one test per check and case.
 
     `quick`: fewer cases, the same declared cells. `device`: "cpu", "cuda"; None for what `Machine.current` finds.
-    A declared cell that cannot be executed on this machine is a test that is skipped, with the reason.
+    A declared cell that cannot be executed on this machine is a test that is skipped, with the reason. A failure ends
+    with what repeats it outside pytest, on that case alone.
     """
 
     backend: ClassVar[Backend[Any]]
@@ -33,7 +38,7 @@ class BackendConformance:
 
     def test_declaration(self) -> None:
         """The declaration is complete, of the right types and without contradictions."""
-        for fault in faults_of(self.backend):
+        for fault in faults_of(self._instance()):
             raise fault
 
     def test_promise(self, subject: Subject, job: Job) -> None:
@@ -43,7 +48,9 @@ class BackendConformance:
         reason = declined(job)
         if reason is not None:
             pytest.skip(reason)
-        job.check.run(subject, job.case)
+        repetition = spelling(job.backend, self.device).repetition(job.check.name, job.case)
+        with repeated_by(repetition), kept(subject.device):
+            job.check.run(subject, job.case)
 
     def test_cell(self, unexecuted: tuple[Cell, str]) -> None:
         """A declared cell that no job of this machine executes."""
@@ -51,11 +58,16 @@ class BackendConformance:
 
         pytest.skip(f"{unexecuted[0]}: {unexecuted[1]}")
 
+    def _instance(self) -> Backend[Any]:
+        return backend_of(f"{self.__class__.__name__}.backend", getattr(self, "backend", None))
+
     def pytest_generate_tests(self, metafunc: Any) -> None:
         """What pytest calls for each test method of the class."""
         import pytest  # noqa: PLC0415
 
-        if faults_of(self.backend):
+        if not isinstance(given := getattr(self, "backend", None), Backend) or faults_of(given):
+            for name in {"job", "unexecuted"} & set(metafunc.fixturenames):  # test_declaration says what is wrong
+                metafunc.parametrize(("subject", "job") if name == "job" else name, [])
             return
         machine = Machine.current(self.device)
         jobs = tuple(jobs_of(self.backend, machine, quick=self.quick))

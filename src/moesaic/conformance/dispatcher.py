@@ -14,6 +14,7 @@ import torch
 from moesaic.conformance.dispatch_checks import DISPATCH_CHECKS, DispatchCheck
 from moesaic.conformance.equals_one_rank import EqualsOneRank
 from moesaic.conformance.fleet_subject import FleetSubject
+from moesaic.conformance.noting import pytest_command, repeated_by
 from moesaic.conformance.traffic import Traffic, traffic_of
 from moesaic.dispatch.fleet import Fleet
 
@@ -33,9 +34,10 @@ class DispatcherConformance:
     duplicate_ids: ClassVar[bool] = True
     device: ClassVar[str] = "cpu"
 
-    def test_promise(self, check: DispatchCheck, traffic: Traffic) -> None:
+    def test_promise(self, request: Any, check: DispatchCheck, traffic: Traffic) -> None:
         """One promise on one traffic."""
-        check.run(FleetSubject(self.fleet, torch.device(self.device)), traffic)
+        with repeated_by(pytest_command(request)):
+            check.run(FleetSubject(self.fleet, torch.device(self.device)), traffic)
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
         """What pytest calls for each test method of the class."""

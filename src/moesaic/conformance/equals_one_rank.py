@@ -13,6 +13,7 @@ from typing_extensions import override
 from moesaic.backends import Reference
 from moesaic.batches import Batch, Routing, StandardBatch
 from moesaic.conformance.dispatch_checks import DispatchCheck
+from moesaic.conformance.figures import excess
 from moesaic.conformance.fleet_subject import FleetSubject
 from moesaic.conformance.noise import deviation
 from moesaic.conformance.tolerance import tolerance
@@ -50,7 +51,7 @@ class EqualsOneRank(DispatchCheck):
         found = deviation(got, exact)
         if found.exceeds(allowed):
             where = ", weight on the input" if on_input else ""
-            raise Nonconformance(f"outputs against one rank{where}", f"at most {allowed}", f"{found}")
+            raise Nonconformance(f"outputs against one rank{where}", *excess(found, allowed))
 
 
 def _held(

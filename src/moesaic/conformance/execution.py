@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from moesaic.conformance.checks.declines import Declines
 from moesaic.conformance.oracle import Oracle
 from moesaic.conformance.outcome import Outcome, Status
 from moesaic.conformance.subject import Subject
+from moesaic.conformance.torch_state import kept
 from moesaic.errors import Nonconformance
 from moesaic.machine import Machine
 
@@ -56,12 +58,13 @@ class InProcess(Execution):
             reason = declined(job)
             if reason is not None:
                 return Outcome(job.check.name, job.case, Status.SKIPPED, reason)
-            job.check.run(subject, job.case)
+            with kept(subject.device):  # a setting that a backend leaves behind must not reach the next job
+                job.check.run(subject, job.case)
         except Nonconformance as fault:
-            return Outcome(job.check.name, job.case, Status.FAILED, str(fault))
+            return Outcome(job.check.name, job.case, Status.FAILED, str(fault), kind_of(fault))
         # The one place where every exception is caught: whatever a backend raises is what the kit is there to report.
         except Exception as fault:  # noqa: BLE001
-            return Outcome(job.check.name, job.case, Status.ERRORED, described(fault))
+            return Outcome(job.check.name, job.case, Status.ERRORED, described(fault), raised_at(fault))
         return Outcome(job.check.name, job.case, Status.PASSED)
 
 
@@ -75,6 +78,22 @@ def declined(job: Job) -> str | None:
 
 def described(fault: BaseException) -> str:
     """An exception in one line: its class, its message, and the innermost lines that raised it."""
-    frames = traceback.extract_tb(fault.__traceback__)[-OWN_FRAMES:]
-    where = " < ".join(f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}" for frame in reversed(frames))
+    where = " < ".join(_frames(fault)[:OWN_FRAMES])
     return f"{fault.__class__.__name__}: {' '.join(str(fault).split())[:1000]} ({where})"
+
+
+def raised_at(fault: BaseException) -> str:
+    """The class of an exception and the innermost line that raised it: what equal errors have in common."""
+    return f"{fault.__class__.__name__} {' '.join(_frames(fault)[:1])}"
+
+
+def kind_of(fault: Nonconformance) -> str:
+    """What was looked at and what was wanted, without reprs and figures, which differ from case to case."""
+    wanted = "" if re.search(r"\d", fault.wanted) else fault.wanted
+    return f"{re.sub(r'[0-9]+', '#', fault.what.split('(')[0])}: {wanted}"
+
+
+def _frames(fault: BaseException) -> list[str]:
+    """The lines that raised `fault`, the innermost first."""
+    frames = traceback.extract_tb(fault.__traceback__)
+    return [f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}" for frame in reversed(frames)]

@@ -33,14 +33,23 @@ class Status(StrEnum):
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """`check` is the name of a check, or "declaration" with no case. `detail` says what was wanted and got, or why."""
+    """`check` is the name of a check, or "declaration" with no case. `detail` says what was wanted and got, or why.
+
+    `kind` is the same for faults that differ in their figures only.
+    """
 
     check: str
     case: Case | None
     status: Status
     detail: str = ""
+    kind: str = ""
 
     def command(self, backend: str) -> str:
-        """The command line that repeats it; `backend` is a name, or an entry point in the group moesaic.backends."""
-        case = "" if self.case is None else f" --check {self.check} --case {shlex.quote(repr(self.case))}"
-        return f"moesaic conform {shlex.quote(backend)}{case}"
+        """The command line that repeats it; `backend` is a name, an entry point, or `module:Class`."""
+        return command(backend, self.check, self.case)
+
+
+def command(backend: str, check: str, case: Case | None) -> str:
+    """The command line that tries one check of `backend` on one case; without a case, its declaration."""
+    chosen = "" if case is None else f" --check {check} --case {shlex.quote(repr(case))}"
+    return f"moesaic conform {shlex.quote(backend)}{chosen}"

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from moesaic.conformance.figures import apart, figure
+from moesaic.conformance.noting import pytest_command, repeated_by
 from moesaic.errors import Nonconformance
 
 Subject = TypeVar("Subject")
@@ -41,7 +43,7 @@ class PieceConformance(ABC):
     def subject(cls) -> Any:
         """The piece with the facts that the class states."""
 
-    def test_promise(self, check: PieceCheck[Any]) -> None:
+    def test_promise(self, request: Any, check: PieceCheck[Any]) -> None:
         """One promise; skipped, with the reason, where a fact that it needs is not stated."""
         import pytest  # noqa: PLC0415
 
@@ -49,7 +51,8 @@ class PieceConformance(ABC):
         reason = check.applies(subject)
         if reason is not None:
             pytest.skip(reason)
-        check.run(subject)
+        with repeated_by(pytest_command(request)):
+            check.run(subject)
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
         """What pytest calls for each test method of the class."""
@@ -75,9 +78,9 @@ def raise_first(wrong: Tensor, got: Tensor, wanted: Tensor, what: str) -> None:
     """Raise Nonconformance with the first place where `wrong` is true, if there is one."""
     if bool(wrong.any()):
         place = tuple(int(i) for i in wrong.nonzero()[0])
-        raise Nonconformance(
-            f"{what} {list(place)}", f"{wanted[place].item():.9g}", f"{got[place].item():.9g} ({int(wrong.sum())} such)"
-        )
+        needed, found = wanted[place].item(), got[place].item()
+        such = int(wrong.sum())
+        raise Nonconformance(f"{what} {list(place)}", figure(needed), f"{apart(found, needed)} ({such} such)")
 
 
 def kept_form(got: Tensor, dtype: torch.dtype, shape: tuple[int, ...], what: str) -> None:

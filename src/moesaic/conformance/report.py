@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import final
 
 from moesaic.conformance.cells import Cell
+from moesaic.conformance.fault_group import FaultGroup, fault_groups
 from moesaic.conformance.outcome import Outcome, Status
+from moesaic.conformance.spelling import Spelling
 from moesaic.machine import Machine
 
 
@@ -24,18 +26,33 @@ class CellResult:
 @final
 @dataclass(frozen=True)
 class Report:
-    """What was executed of the claims of `backend` on `machine`. `complete`: nothing was left out by request."""
+    """What was executed of the claims of `backend` on `machine`. `complete`: nothing was left out by request.
+
+    `interrupted`: the run was stopped before its end. `spelling`: the backend in what repeats a fault, by default its
+    name.
+    """
 
     backend: str
     machine: Machine
     outcomes: tuple[Outcome, ...]
     cells: tuple[CellResult, ...]
     complete: bool = True
+    interrupted: bool = False
+    spelling: Spelling | None = None
 
     @property
     def faults(self) -> tuple[Outcome, ...]:
         """The outcomes that say that the backend is wrong."""
         return tuple(outcome for outcome in self.outcomes if outcome.status.is_fault)
+
+    @property
+    def groups(self) -> tuple[FaultGroup, ...]:
+        """The faults, equal ones together."""
+        return fault_groups(self.outcomes)
+
+    def repetition(self, fault: Outcome) -> str:
+        """What a reader types to see `fault` again."""
+        return (self.spelling or Spelling(self.backend)).repetition(fault.check, fault.case)
 
     @property
     def not_executed(self) -> tuple[CellResult, ...]:
@@ -56,6 +73,9 @@ class Report:
     @property
     def verdict(self) -> str:
         """One line. The word "conforms" stands in it only if it does."""
+        executed = len(self.cells) - len(self.not_executed)
+        if self.interrupted:
+            return f"{self.backend}: interrupted: {executed} of {len(self.cells)} cells executed; no verdict"
         if self.faults:
             failed = sorted({outcome.check for outcome in self.faults})
             return f"{self.backend} does not keep its contract: {', '.join(failed)}"
@@ -63,17 +83,18 @@ class Report:
             return f"{self.backend} conforms"
         if not self.complete:
             return f"{self.backend}: no fault found in the part that was asked for"
-        executed = len(self.cells) - len(self.not_executed)
         return (
             f"{self.backend}: no fault found in {executed} of {len(self.cells)} declared cells, the others were not run"
         )
 
     def as_document(self) -> dict[str, object]:
-        """The report for JSON; cases are reprs. Passed outcomes are counted, all others are listed."""
+        """The report for JSON; cases are reprs. Passed outcomes are counted, faults are listed and grouped."""
+        named = self.spelling or Spelling(self.backend)
         return {
             "backend": self.backend,
             "machine": repr(self.machine),
             "conforms": self.conforms,
+            "interrupted": self.interrupted,
             "verdict": self.verdict,
             "counts": self.counts,
             "checks": self.by_check(),
@@ -81,13 +102,14 @@ class Report:
                 {"axis": r.cell.axis, "value": r.cell.value, "executed": r.executed, "reason": r.reason}
                 for r in self.cells
             ],
+            "groups": [group.as_document(named) for group in self.groups],
             "faults": [
                 {
                     "check": fault.check,
                     "case": repr(fault.case) if fault.case is not None else None,
                     "status": str(fault.status),
                     "detail": fault.detail,
-                    "command": fault.command(self.backend),
+                    "command": self.repetition(fault),
                 }
                 for fault in self.faults
             ],

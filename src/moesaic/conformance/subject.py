@@ -12,8 +12,10 @@ from moesaic.batches import Batch
 from moesaic.conformance.case import Case
 from moesaic.conformance.contents import Contents
 from moesaic.conformance.feeding import CALM, NAN, Fed, Place, Poison, feed
+from moesaic.conformance.figures import apart, excess, figure
 from moesaic.conformance.noise import deviation
 from moesaic.conformance.oracle import Oracle, exact, placed
+from moesaic.conformance.slope import row_slopes
 from moesaic.conformance.tolerance import tolerance
 from moesaic.errors import Nonconformance
 from moesaic.machine import Machine
@@ -84,10 +86,13 @@ class Subject:
         )
         found = deviation(got.detach().cpu(), wanted.detach())
         if not found.exceeds(allowed):
+            row_slopes(problem, got.cpu(), wanted).judge(what)
             return
         bad = int((~got.isfinite()).any(-1).sum())
-        finite = f"{bad} of {len(got)} rows that are not finite" if bad else f"{found}, {worst_row(got, wanted)}"
-        raise Nonconformance(what, f"at most {allowed}", finite)
+        limits, figures = excess(found, allowed)
+        if bad:
+            raise Nonconformance(what, "finite rows", f"{bad} of {len(got)} rows that are not")
+        raise Nonconformance(what, limits, f"{figures}; {worst_row(got, wanted)}")
 
     def exact(self, case: Case, contents: Contents, weights: ExpertWeights) -> Tensor:
         """The exact live rows for contents and weights (on the CPU) that are not those of the case."""
@@ -106,7 +111,7 @@ class Subject:
             rows = sorted({int(r) for r in torch.where((got != wanted).any(-1))[0].tolist()})
             largest = float((got.double() - wanted.double()).abs().nan_to_num(nan=float("inf")).max())
             raise Nonconformance(
-                what, "equal bits", f"{len(rows)} rows that differ by up to {largest:.3g}: {_few(rows)}"
+                what, "equal bits", f"{len(rows)} rows that differ by up to {figure(largest)}: {_few(rows)}"
             )
 
 
@@ -114,7 +119,7 @@ def worst_row(got: Tensor, wanted: Tensor) -> str:
     """Where the error is largest, in words."""
     error = (got.detach().cpu().double() - wanted.detach()).abs()
     row, column = divmod(int(error.argmax()), error.shape[1])
-    return f"row {row} column {column} is {float(got[row, column]):.6g} instead of {float(wanted[row, column]):.6g}"
+    return f"row {row} column {column} is {apart(float(got[row, column]), float(wanted[row, column]))}"
 
 
 def _few(rows: list[int]) -> str:

@@ -17,10 +17,14 @@ from typing_extensions import override
 
 from moesaic.conformance.execution import Execution, InProcess, Job
 from moesaic.conformance.outcome import Outcome, Status
+from moesaic.conformance.without_interrupts import without_interrupts
 from moesaic.errors import BackendError
 
 START_SECONDS = 120.0
 """Given to a new process to import torch; 3 seconds on an idle laptop."""
+
+LONGEST = 1e6
+"""Seconds, 11 days: the longest limit; what waits for a pipe counts milliseconds in 32 bits."""
 
 PRINTED_LINES = 4
 """Of what a process printed before it died; twice as many of the traceback that Python prints then."""
@@ -34,6 +38,8 @@ class Worker(Execution):
     """
 
     def __init__(self, limit: float = 120.0) -> None:
+        if not 0 < limit <= LONGEST:  # NaN is refused too
+            raise BackendError(f"Worker.limit is {limit}, but it needs seconds above 0, at most {LONGEST:g}")
         self.limit = limit
         self._process: SpawnProcess | None = None
         self._printed: Path | None = None
@@ -45,7 +51,7 @@ class Worker(Execution):
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop()
+        self._stop(at_once=kind is not None)
 
     @override
     def run(self, job: Job) -> Outcome:
@@ -74,7 +80,8 @@ class Worker(Execution):
             os.close(handle)
             self._printed = Path(name)
             self._process = context.Process(target=serve, args=(theirs, name), daemon=True)
-            self._process.start()
+            with without_interrupts():
+                self._process.start()
             theirs.close()
             self._pipe = mine
             try:
@@ -86,15 +93,16 @@ class Worker(Execution):
                 raise BackendError(f"the process for jobs did not start within {START_SECONDS:g} seconds: {how}")
         return self._pipe
 
-    def _stop(self) -> str:
-        """End the process, and say in words how it ended."""
+    def _stop(self, *, at_once: bool = False) -> str:
+        """End the process, `at_once` or after it had a second for it, and say in words how it ended."""
         process, pipe = self._process, self._pipe
         self._process = self._pipe = None
         if pipe is not None:
             pipe.close()
         if process is None:
             return "the process was not running"
-        process.join(timeout=1.0)
+        if not at_once:
+            process.join(timeout=1.0)
         if process.exitcode is None:
             process.kill()
             process.join()

@@ -13,12 +13,16 @@ from moesaic.conformance.checks.ownership import CanonicalWeights, InputsUnchang
 from moesaic.conformance.checks.permutation import ExpertOrder, TokenOrder
 from moesaic.conformance.checks.repeat import OtherCalls, TwoRuns
 from moesaic.conformance.checks.strides import Strides
+from moesaic.conformance.checks.systematic import Systematic
+from moesaic.conformance.checks.torch_settings import TorchSettings
 from moesaic.conformance.checks.undefined import GarbageIds, IdleExpert, UndefinedRows
 from moesaic.conformance.checks.values import EqualsReference
 
 CHECKS: tuple[Check, ...] = (
     Declines(),
+    TorchSettings(),  # before any other call: what is set once for a process shows at the first only
     EqualsReference(),
+    Systematic(),
     UndefinedRows(),
     GarbageIds(),
     IdleExpert(),

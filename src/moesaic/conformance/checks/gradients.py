@@ -15,6 +15,7 @@ from moesaic.conformance.case import Case
 from moesaic.conformance.checks.base import Check
 from moesaic.conformance.checks.ownership import batch_tensors
 from moesaic.conformance.feeding import CALM, NAN, Poison, feed
+from moesaic.conformance.figures import excess
 from moesaic.conformance.noise import Deviation, deviation
 from moesaic.conformance.oracle import placed
 from moesaic.conformance.subject import Subject
@@ -57,7 +58,7 @@ class Gradients(Check):
             allowed = _allowed(case, is_float32=name == ROUTER)
             found = deviation(ours, exact)
             if found.exceeds(allowed):
-                raise Nonconformance(f"the gradient of {name}", f"at most {allowed}", f"{found}")
+                raise Nonconformance(f"the gradient of {name}", *excess(found, allowed))
 
 
 def _allowed(case: Case, *, is_float32: bool) -> Deviation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from moesaic.conformance.mutants import (
+    ambient,
     answers,
     broken_batches,
     claims,
@@ -15,6 +16,7 @@ from moesaic.conformance.mutants import (
     owners,
     places,
     returns,
+    shares,
     sizes,
     tails,
     terms,
@@ -28,9 +30,11 @@ BACKENDS: tuple[Mutant, ...] = (
     *ids.MUTANTS,
     *tails.MUTANTS,
     *numbers.MUTANTS,
+    *shares.MUTANTS,
     *places.MUTANTS,
     *coded.MUTANTS,
     *owners.MUTANTS,
+    *ambient.MUTANTS,
     *sizes.MUTANTS,
     *claims.MUTANTS,
     *answers.MUTANTS,

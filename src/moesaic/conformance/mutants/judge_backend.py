@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
+import torch
 from typing_extensions import override
 
 from moesaic.backends.base import Backend
@@ -19,6 +20,7 @@ from moesaic.conformance.declaration import faults_of
 from moesaic.conformance.execution import Execution, InProcess, Job
 from moesaic.conformance.judge import skipped
 from moesaic.conformance.mutants.base import DECLARATION, Judge
+from moesaic.conformance.torch_state import kept
 from moesaic.conformance.worker import Worker
 from moesaic.machine import Machine
 
@@ -83,7 +85,8 @@ def _first(
 ) -> str | None:
     for case in cases:
         if skipped(backend, machine, check, case) is None:
-            outcome = runner.run(Job(backend, machine, check, case))
+            with kept(torch.device(machine.device)):  # what a mutant leaves of torch's settings reaches no other
+                outcome = runner.run(Job(backend, machine, check, case))
             if outcome.status.is_fault:
                 return f"{outcome.status}: {outcome.detail}"
     return None

@@ -104,7 +104,7 @@ class Steps(Backend[ExpertWeights]):
         """Every expert on the rows of its span, unweighted and in place: `[R, H]`."""
         output = self.zeros(rows)
         for expert, start, count in spans:
-            place = torch.arange(start, start + count)
+            place = torch.arange(start, start + count, device=rows.device)
             output = output.index_copy(0, place, self.expert(self.gather(rows, place), expert, weights, problem))
         return self.rounded(output, problem)
 
@@ -188,7 +188,7 @@ class Steps(Backend[ExpertWeights]):
 
     def activate(self, first: Tensor, expert: int, problem: Problem) -> Tensor:
         """The activation, with the constants of `expert`."""
-        return problem.activation(first, torch.full(first.shape[:-1], expert, dtype=torch.int32))
+        return problem.activation(first, torch.full(first.shape[:-1], expert, dtype=torch.int32, device=first.device))
 
     def norm(self, second: Tensor, weights: ExpertWeights, problem: Problem) -> Tensor:
         """The norm of what an expert answers, where the problem has one."""

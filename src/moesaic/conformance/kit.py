@@ -1,0 +1,98 @@
+"""conform: what is asked is looked at first, then one check after another is tried, so that each can be told of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from moesaic.backends.base import Backend
+from moesaic.conformance import judge
+from moesaic.conformance.asked import backend_of, checks_of
+from moesaic.conformance.case import Case
+from moesaic.conformance.cells import Cell
+from moesaic.conformance.checks import CHECKS
+from moesaic.conformance.checks.base import Check
+from moesaic.conformance.execution import Execution, InProcess
+from moesaic.conformance.recorded import Recorded
+from moesaic.conformance.report import CellResult, Report
+from moesaic.conformance.spelling import spelling
+from moesaic.machine import Machine
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run of the kit that was interrupted; `report` holds what had been tried, without a verdict."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(report.verdict)
+        self.report = report
+
+
+def conform(
+    backend: Backend[Any],
+    machine: Machine | None = None,
+    *,
+    checks: Sequence[Check | str] = CHECKS,
+    cases: Sequence[Case] | None = None,
+    quick: bool = False,
+    execution: Execution | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    finished: Callable[[Report], None] | None = None,
+) -> Report:
+    """Try every promise on every case that the declaration of `backend` stands for, on this machine.
+
+    `cases` and `checks` (values, or their names) restrict the run, which then cannot say that the backend conforms.
+    `execution` is where jobs run, by default this process. `progress` is called with the number of jobs done and of
+    all, `finished` with the part of the report that each check makes, when it is done.
+
+    Raises BackendError unless `backend` is an instance of one, ParseError for a check that is not known, and
+    Interrupted, which is a KeyboardInterrupt and carries the partial report, on Ctrl-C.
+    """
+    asked, chosen = backend_of("conform's backend", backend), checks_of(checks)
+    there = Machine.current() if machine is None else machine
+    recorded = Recorded(InProcess() if execution is None else execution)
+    parts: list[Report] = []
+    try:
+        for done, check in enumerate(chosen):
+            part = judge.conform(
+                asked,
+                there,
+                checks=(check,),
+                cases=cases,
+                quick=quick,
+                execution=recorded,
+                progress=None if progress is None else _shifted(progress, done, len(chosen)),
+            )
+            parts.append(part)
+            if not part.cells:  # the declaration is malformed: no check has a case to be tried on
+                break
+            if finished is not None:
+                finished(part)
+    except KeyboardInterrupt as stop:
+        raise Interrupted(replace(recorded.partial_report(asked, there), spelling=spelling(asked))) from stop
+    complete = cases is None and chosen == CHECKS
+    return replace(_joined(parts), complete=complete, spelling=spelling(asked))
+
+
+def _shifted(progress: Callable[[int, int], None], check: int, checks: int) -> Callable[[int, int], None]:
+    """`progress` over all checks; each is planned on the same cases."""
+
+    def advance(done: int, total: int) -> None:
+        progress(check * total + done, checks * total)
+
+    return advance
+
+
+def _joined(parts: Sequence[Report]) -> Report:
+    outcomes = tuple(outcome for part in parts for outcome in part.outcomes)
+    return replace(parts[0], outcomes=outcomes, cells=tuple(_cells(result for part in parts for result in part.cells)))
+
+
+def _cells(results: Iterable[CellResult]) -> Iterable[CellResult]:
+    executed, reasons = Counter[Cell](), dict[Cell, str]()
+    for result in results:
+        executed[result.cell] += result.executed
+        reasons.setdefault(result.cell, "")
+        reasons[result.cell] = reasons[result.cell] or result.reason
+    return (CellResult(cell, executed[cell], "" if executed[cell] else reason) for cell, reason in reasons.items())

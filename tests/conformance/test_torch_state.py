@@ -1,0 +1,91 @@
+"""Torch's settings: every one that a block changes is told and put back, also if the block raises."""
+
+import contextlib
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+
+from moesaic import Capabilities, Cpu, CpuJit, Machine, Reference, TorchGrouped
+from moesaic.conformance import CHECKS, Status, base_case, conform
+from moesaic.conformance.settings import settings_for
+from moesaic.conformance.torch_state import FILLED, TorchState, kept
+from tests.conformance import wrong
+
+CPU = torch.device("cpu")
+CHECK = next(check for check in CHECKS if check.name == "torch_settings")
+
+CHANGES = {
+    "default_dtype": lambda: torch.set_default_dtype(torch.float64),
+    "default_device": lambda: torch.set_default_device("meta"),
+    "grad_mode": lambda: torch.set_grad_enabled(not torch.is_grad_enabled()),
+    "num_threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "deterministic": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
+    "matmul_precision": lambda: torch.set_float32_matmul_precision("high"),
+    "subnormals": lambda: torch.set_flush_denormal(True),
+    "random": lambda: torch.rand(1, device="cpu"),
+}
+
+
+@pytest.mark.parametrize("outside", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(("setting", "change"), CHANGES.items(), ids=CHANGES)
+def test_a_change_is_told_and_put_back_when_the_block_raises(setting, change, outside):
+    with outside():
+        before = TorchState.now(CPU)
+        with contextlib.suppress(KeyError), kept(CPU):
+            change()
+            assert before.changed(TorchState.now(CPU)) == setting
+            raise KeyError
+        assert TorchState.now(CPU) == before
+    torch.empty(1)  # on the CPU again
+
+
+def test_the_filling_of_memory_and_a_random_state_are_put_back():
+    before, state = TorchState.now(CPU), torch.get_rng_state()
+    with kept(CPU):
+        FILLED.fill_uninitialized_memory = not FILLED.fill_uninitialized_memory
+        assert before.changed(TorchState.now(CPU)) == "deterministic"
+        torch.manual_seed(1)
+    assert TorchState.now(CPU) == before
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("setting", settings_for(CPU), ids=lambda setting: setting.name)
+def test_a_setting_is_another_state_and_undoes_itself(setting):
+    with torch.no_grad():
+        before = TorchState.now(CPU)
+        with kept(CPU), setting.entered():
+            assert before.changed(TorchState.now(CPU)) or setting.name == "no gradients"
+        assert TorchState.now(CPU) == before
+
+
+@dataclass(frozen=True)
+class RaisesUnderFloat64(wrong.Around):
+    """Changes two settings, and raises before it puts them back if the default dtype is float64."""
+
+    name: ClassVar[str] = "raises_under_float64"
+    capabilities: ClassVar[Capabilities] = wrong.DECLARED
+
+    def run(self, batch, prepared, problem):
+        if torch.get_default_dtype() == torch.float64:
+            torch.set_num_threads(3)
+            torch.set_grad_enabled(True)
+            raise RuntimeError("expected Float but found Double")
+        return Reference().run(batch, prepared, problem)
+
+
+def test_a_backend_that_raises_leaves_the_kit_its_settings():
+    before, case = TorchState.now(CPU), base_case(wrong.DECLARED)
+    (fault,) = conform(RaisesUnderFloat64(), Machine.current("cpu"), checks=[CHECK], cases=[case]).faults
+    assert fault.status is Status.FAILED
+    assert "run under the default dtype float64: needs an answer, got RuntimeError: expected Float" in fault.detail
+    assert TorchState.now(CPU) == before
+
+
+@pytest.mark.parametrize("backend", [Reference(), Cpu(), CpuJit(), TorchGrouped()], ids=lambda b: b.name)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_the_backends_of_the_package_neither_depend_on_settings_nor_change_them(backend, dtype):
+    case = base_case(backend.capabilities, dtype if dtype in backend.capabilities.dtypes else None)
+    assert conform(backend, Machine.current("cpu"), checks=[CHECK], cases=[case]).faults == ()
