@@ -14,6 +14,7 @@ from moesaic import (
     BatchedBatch,
     BatchedExperts,
     Capabilities,
+    Cpu,
     Dispatcher,
     ExpertWeights,
     GroupedBatch,
@@ -36,6 +37,7 @@ from moesaic.errors import (
     BatchError,
     GradientError,
     NoBackendError,
+    Problem,
     ProblemError,
     WeightsError,
 )
@@ -389,3 +391,16 @@ def test_logits_for_another_number_of_tokens_are_refused(layer):
     experts, hidden, logits, _ = layer
     with pytest.raises(BatchError, match="7 rows, but the routing is for 6 tokens"):
         MoE(TopTwo(), Local(), experts)(hidden, logits[:6].clone())
+
+
+def test_canonical_weights_come_back_under_autocast():
+    """Where the backend packs them, a product with the identity gives them back: autocast would narrow it."""
+    problem = Problem(
+        num_experts=2, top_k=1, hidden_size=8, intermediate_size=4, activation=SwiGLU(), dtype=torch.float64
+    )
+    weights = ExpertWeights.plain(torch.rand(2, 8, 8).double(), torch.rand(2, 8, 4).double())
+    with torch.autocast("cpu"):
+        experts = bind(problem, weights, backends=(Cpu(),))
+        back = experts.canonical()
+    assert torch.equal(back.gate_up.data, weights.gate_up.data)
+    assert torch.equal(back.down.data, weights.down.data)

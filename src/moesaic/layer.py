@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any, cast, final
 
 import torch
@@ -38,7 +39,9 @@ class Experts:
         self._sources = tuple(weakref.ref(t) for t in weights.tensors)  # which keep nothing alive
         self._trainable = self._any_source_is_trainable()
         self._device = weights.gate_up.data.device
-        self._bound = BoundBackend(self.backend, self.backend.prepare(weights, self.problem), self.problem)
+        with torch.autocast(self._device.type, enabled=False):
+            prepared = self.backend.prepare(weights, self.problem)
+        self._bound = BoundBackend(self.backend, prepared, self.problem)
 
     def __repr__(self) -> str:
         return f"Experts({self.backend!r}, {self.problem!r})"
@@ -88,7 +91,8 @@ class Experts:
 
     def canonical(self) -> ExpertWeights:
         """The weights in canonical form again, bit for bit; tensors may be shared with the layer."""
-        return self.backend.canonical(self._bound.prepared, self.problem)
+        with torch.autocast(self._device.type, enabled=False):  # it would reach torch's own products
+            return self.backend.canonical(self._bound.prepared, self.problem)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -127,6 +131,20 @@ class Experts:
                 f"the routing has {batch.routing.topk_ids.shape[1]} slots a token, but the problem was bound with "
                 f"top_k={problem.top_k}: bind a problem with the larger top_k"
             )
+
+
+def _facts(experts: Experts) -> dict[str, str]:
+    """What the ranks of a layer must be told alike: backend and problem, but for the experts that each rank holds."""
+    problem, activation = experts.problem, experts.problem.activation
+    local = activation.per_expert()  # constants of this rank's experts, which others need not share
+    constants = [field.name for field in fields(activation) if field.name not in local]
+    shared = [field.name for field in fields(problem) if field.name not in {"num_experts", "activation"}]
+    return {
+        "backend": experts.backend.name,
+        "problem.activation": activation.__class__.__name__,
+        **{f"problem.activation.{name}": repr(getattr(activation, name)) for name in constants},
+        **{f"problem.{name}": repr(getattr(problem, name)) for name in shared},
+    }
 
 
 def _requires_grad(batch: Batch) -> bool:
@@ -168,7 +186,8 @@ class MoE(nn.Module):
     """A whole MoE layer: route, dispatch, compute, combine, and add the shared expert.
 
     `shared` maps hidden states `[T, H]` to `[T, H]` and is added after the routed sum. Holds no parameters of its
-    own beyond `shared`'s.
+    own beyond `shared`'s. Over several ranks every rank builds its layers in one order, and they compare what each was
+    told: a difference is a DispatchError on all of them.
     """
 
     def __init__(
@@ -183,6 +202,7 @@ class MoE(nn.Module):
         instance("MoE", "router", router, Router, RouterError, example="SoftmaxTopK(8, 2)")
         instance("MoE", "dispatcher", dispatcher, Dispatcher, ProblemError, example="Local()")
         instance("MoE", "experts", experts, Experts, ProblemError, example="bind(problem, weights)")
+        dispatcher.agree(experts.problem.num_experts, _facts(experts))
         reachable = dispatcher.num_experts(experts.problem.num_experts)
         if router.stated("num_experts") not in (None, reachable):
             raise RouterError(
