@@ -109,6 +109,15 @@ def test_tensors_and_bytes():
     assert len(packed.tensors) == 4
 
 
+def test_the_problem_leaves_out_what_it_states_no_dtype_of():
+    weights = complete()
+    beside = [weights.gate_up_bias, weights.down_bias, weights.output_scale]
+    assert weights.num_bytes - FULL.weight_bytes == sum(t.numel() * t.element_size() for t in beside)
+    narrow = dataclasses.replace(weights, gate_up_bias=weights.gate_up_bias.half())
+    narrow.check(FULL)
+    assert weights.num_bytes - narrow.num_bytes == 2 * weights.gate_up_bias.numel()
+
+
 def test_plain_weights_are_quantized_and_read_back():
     problem = dataclasses.replace(FULL, scheme=Scheme(Halved(), Plain()))
     stored = complete().quantize(Halved())

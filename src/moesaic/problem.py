@@ -83,7 +83,10 @@ class Problem:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all experts' two projections as the scheme stores them, scales included, biases not."""
+        """Bytes of all experts' two projections as the scheme stores them, scales included.
+
+        Biases and the norm's scale are not: no field states their dtype. `ExpertWeights.num_bytes` counts them.
+        """
         stored, parts = self.scheme.weights, self.width // self.intermediate_size
         shapes = ((parts, self.intermediate_size, self.hidden_size), (self.hidden_size, self.intermediate_size))
         return self.num_experts * sum(stored.num_bytes(shape, self.dtype) for shape in shapes)

@@ -8,6 +8,7 @@ two parts of `gate_up` (`Quantized.parts`), quantized apart, so no block of scal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -73,6 +74,16 @@ class ExpertWeights:
         gate_up, down = (Quantized(Plain(), stored.dequantize(dtype)) for stored in (self.gate_up, self.down))
         return replace(self, gate_up=gate_up, down=down)
 
+    def select(self, expert_ids: Sequence[int]) -> ExpertWeights:
+        """The weights of the experts `expert_ids`, in that order, copied: those of one rank of a `Placement`.
+
+        Raises FormatError for anything but whole numbers in `[0, L)`. The scale of the output norm belongs to all.
+        """
+        gate_up, down, own = self.gate_up.select(expert_ids), self.down.select(expert_ids), list(expert_ids)
+        gate_up_bias = None if self.gate_up_bias is None else self.gate_up_bias[own]
+        down_bias = None if self.down_bias is None else self.down_bias[own]
+        return replace(self, gate_up=gate_up, down=down, gate_up_bias=gate_up_bias, down_bias=down_bias)
+
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """Every tensor of the layer."""
@@ -81,7 +92,10 @@ class ExpertWeights:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all tensors."""
+        """Bytes of all tensors: `Problem.weight_bytes`, and the biases and the norm's scale on top.
+
+        The problem leaves those two out: it does not state their dtype, and they are a thousandth of the projections.
+        """
         return sum(t.numel() * t.element_size() for t in self.tensors)
 
     def __post_init__(self) -> None:

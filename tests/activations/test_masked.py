@@ -103,6 +103,13 @@ REFUSED = {
     "one count for slabs": ({**SLABS, "counts": torch.tensor(2, **INT32)}, BatchError, r"of shape \(2,\)"),
     "counts of other experts": ({**SLABS, "counts": torch.tensor([1, 1, 1], **INT32)}, BatchError, r"of shape \(2,\)"),
     "counts of a flat buffer": ({**FLAT, "counts": torch.tensor([2], **INT32)}, BatchError, r"of shape \(\)"),
+    "a number as the count": ({**FLAT, "counts": 2}, BatchError, r"apply.counts is 2, .* torch.tensor\(3, dtype="),
+    "a list of counts": ({**SLABS, "counts": [2, 1]}, BatchError, r"apply.counts is \[2, 1\]"),
+    "rows that are a list": ({**FLAT, "rows": [[1.0]]}, BatchError, "apply.rows is"),
+    "out that is none": ({**FLAT, "out": 1}, BatchError, "apply.out is 1"),
+    "ids in a list": ({**FLAT, "expert_ids": [0, 0, 0, 0]}, BatchError, "apply.expert_ids is"),
+    "expanded columns": ({**FLAT, "out": torch.ones(4, 1).expand(4, 3)}, BatchError, r"strides \(1, 0\)"),
+    "expanded rows": ({**FLAT, "out": torch.ones(3).expand(4, 3)}, BatchError, "expanded view"),
     "int64 counts": ({**FLAT, "counts": torch.tensor(2)}, BatchError, "torch.int32"),
     "an odd width": ({**FLAT, "rows": torch.ones(4, 5)}, BatchError, "5 columns"),
     "float8 rows": ({**FLAT, "rows": torch.ones(4, 6).to(torch.float8_e4m3fn)}, BatchError, "float8_e4m3fn"),
@@ -124,6 +131,25 @@ def test_what_is_not_described_is_refused(name):
     arguments, error, words = REFUSED[name]
     with pytest.raises(error, match=words):
         masked.apply(**arguments)
+
+
+def test_one_row_of_any_stride_is_no_expanded_view():
+    out = torch.ones(3).expand(1, 3)
+    assert masked.apply(SwiGLU(), torch.ones(1, 6), torch.tensor(1, dtype=torch.int32), out=out) is out
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e30], ids=str)
+@pytest.mark.parametrize("name", [n for n in EVERY if "65]" in n and "float32-float32" in n])
+def test_the_gradient_of_dead_rows_is_zero_and_that_of_live_ones_is_the_formulas(name, poison):
+    given = EVERY[name]
+    rows, clean = given.rows(poison).requires_grad_(), given.rows(0.5).requires_grad_()
+    live = torch.from_numpy(given.live)
+    for each in (rows, clean):
+        out = masked.apply(given.activation, each, given.counts, expert_ids=given.expert_ids)
+        out[live].sum().backward()
+    assert (rows.grad[~live] == 0).all()
+    assert torch.equal(rows.grad[live], clean.grad[live])
+    assert live.sum() == 0 or rows.grad[live].abs().max() > 0
 
 
 def test_memory_beside_the_rows_is_not_in_them():

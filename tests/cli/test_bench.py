@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from moesaic.cli.layer_timing import LayerTiming
 from moesaic.cli.machine_bound import MachineBound, Work, work_of
 from moesaic.cli.reading import read_value
 from moesaic.cli.synthetic_layer import random_batch, random_weights, skewed_routing
+from moesaic.cli.times import Times
 
 FLAGS = ("--experts", "5", "--top-k", "2", "--hidden", "32", "--intermediate", "16", "--activation", "SwiGLU()")
 PROBLEM = Problem(
@@ -47,7 +49,11 @@ def test_json_has_exactly_the_documented_keys(moesaic):
     assert document["commit"] is None or isinstance(document["commit"], str)
     assert {row["tokens"] for row in document["rows"]} == {1, 3}
     for row in document["rows"]:
-        assert list(row) == ["shape", "tokens", "dtype", "backend", "microseconds", "bound_microseconds"]
+        assert list(row) == [
+            *("shape", "tokens", "dtype", "backend", "microseconds"),
+            *("p10_microseconds", "p90_microseconds", "bound_microseconds"),
+        ]
+        assert 0 < row["p10_microseconds"] <= row["microseconds"] <= row["p90_microseconds"]
         assert row["shape"] == "E=5 K=2 H=32 I=16"
         assert row["dtype"] == "bfloat16"
         assert row["backend"] != "reference"
@@ -66,6 +72,21 @@ def test_text_has_no_json_and_names_the_measured_bound(moesaic):
     assert "reads 10.0 GB/s, products 0.100 TFLOP/s in float32" in answer.out
     assert "microseconds" in answer.out
     assert answer.err == "" or answer.err.startswith("not timed: ")
+
+
+def test_text_shows_the_spread_beside_the_median(moesaic, monkeypatch):
+    taken = iter([0.0] * 3 + [microseconds * 1e-6 for microseconds in (10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 510)])
+    monkeypatch.setattr(CpuClock, "seconds", lambda *_: next(taken))
+    flags = ("--tokens", "2", "--repeats", "11", "--backend", "reference")
+    answer = moesaic("bench", *FLAGS, *flags)
+    assert "p10 to p90" in answer.out
+    row = next(line for line in answer.out.splitlines() if "reference" in line)
+    assert re.split(r"\s{2,}", row.strip())[:4] == ["2", "reference", "60.0", "20.0 to 100.0"]
+
+
+def test_one_call_has_no_spread():
+    assert Times.of([2.0]) == Times(2.0, 2.0, 2.0)
+    assert dataclasses.astuple(Times.of([1.0, 2.0])) == pytest.approx((1.5, 1.1, 1.9))
 
 
 def test_nobody_eligible_is_no_and_gives_every_reason(moesaic):

@@ -6,6 +6,7 @@ from moesaic import (
     INT4,
     KNOWN_MACHINES,
     BatchedExperts,
+    Cpu,
     GroupedContiguous,
     Machine,
     PerGroup,
@@ -47,7 +48,8 @@ def test_json_has_exactly_the_documented_keys(moesaic):
     assert answer.code == 0
     assert answer.err == ""
     document = answer.document
-    assert list(document) == ["problem", "machine", "backend", "verdicts"]
+    assert list(document) == ["problem", "machine", "backend", "why", "verdicts"]
+    assert document["why"].startswith("nothing stands against it")
     assert problem_of(answer) == PROBLEM
     assert read_value(document["machine"]) == dict(KNOWN_MACHINES)["cpu-amx"]
     assert isinstance(document["backend"], str)
@@ -113,6 +115,20 @@ def test_text_marks_the_oracle_and_the_choice(moesaic, only_torch_grouped):
     declined = moesaic("explain", *FLAGS, "--dtype", "float64")
     assert "dtype: needs one of" in declined.out
     assert declined.out.rstrip().endswith("no backend serves this problem here")
+
+
+def test_text_says_why_the_winner_won(moesaic, monkeypatch):
+    flags = ("--experts", "8", "--top-k", "2", "--hidden", "64", "--intermediate", "32", "--activation", "SwiGLU()")
+    monkeypatch.setattr("moesaic.cli.backend_choice.BACKENDS", (Cpu(), TorchGrouped()))
+    both = moesaic("explain", *flags, "--machine", "cpu-amx")
+    assert "nothing stands against it, preferred to torch_grouped" in both.out
+    assert "serves this too, but cpu is preferred" in both.out
+    alone = moesaic("explain", *flags, "--machine", "h200")
+    assert "nothing stands against it, the only one that serves this" in alone.out
+    named = moesaic("explain", *flags, "--machine", "h200", "--backend", "reference")
+    assert "the only one asked about, and nothing stands against it" in named.out
+    none = moesaic("explain", *flags, "--dtype", "float64", "--backend", "torch_grouped", "--json")
+    assert none.document["why"] == ""
 
 
 @pytest.mark.parametrize(

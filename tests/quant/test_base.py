@@ -23,6 +23,33 @@ def test_plain_keeps_the_tensor_and_its_shape():
     assert torch.equal(stored.expert(1).dequantize(torch.float32), WEIGHTS[1])
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("stored", EXAMPLES, ids=repr)
+@pytest.mark.parametrize(
+    ("expert", "said"),
+    [
+        (-1, "expert_id is -1, but it needs a whole number of at least 0"),
+        (2, "expert_id is 2, but the tensor stores 2 experts"),
+        (slice(0, 1), r"expert_id is slice\(0, 1, None\), but it needs a whole number"),
+        (True, "expert_id is True"),
+        (1.0, "expert_id is 1.0"),
+        (None, "expert_id is None"),
+    ],
+    ids=str,
+)
+def test_an_expert_is_a_number_below_that_of_experts(stored, expert, said):
+    stack = stored.quantize(examples.values(2, 64, 64))
+    with pytest.raises(FormatError, match=said):
+        stack.expert(expert)
+
+
+@pytest.mark.parametrize("stored", EXAMPLES, ids=repr)
+def test_one_expert_has_no_experts(stored):
+    one = stored.quantize(examples.values(2, 64, 64)).expert(1)
+    with pytest.raises(FormatError, match=r"stores \(64, 64\), one matrix, .* already"):
+        one.expert(1)
+
+
 def test_plain_rounds_once_to_the_dtype_asked_for():
     third = torch.tensor([1 / 3])
     assert Plain().quantize(third).dequantize(torch.bfloat16).item() == pytest.approx(0.333984375)

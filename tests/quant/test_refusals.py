@@ -25,8 +25,15 @@ def test_a_number_that_is_not_finite_is_named_with_its_index(stored, number):
 def test_a_number_beyond_float32_is_named(stored):
     wide = values(2, 64, dtype=torch.float64)
     wide[1, 2] = 1e300
-    with pytest.raises(FormatError, match=r"tensor\[1, 2\]"):
+    with pytest.raises(FormatError, match=r"tensor\[1, 2\] is 1e\+300, .* up to 3.40282e\+38: scale"):
         stored.quantize(wide)
+
+
+def test_expert_weights_name_a_number_beyond_float32_by_its_canonical_index():
+    wide = values(3, 80, 64).double()
+    wide[2, 50, 33] = -1e39
+    with pytest.raises(FormatError, match=r"gate_up\[2, 50, 33\] is -1e\+39"):
+        ExpertWeights.plain(wide, values(3, 64, 40).double()).quantize(FP8(PerRow()))
 
 
 @pytest.mark.parametrize("projection", ["gate_up", "down"])

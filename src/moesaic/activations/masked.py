@@ -38,18 +38,22 @@ def apply(
 
     Flat: rows `[T, D]` with one count of shape `()`. Per expert: rows `[E, T, D]` with counts `[E]`, where the slab
     is the expert. Counts are int32 on the device of the rows, are clamped to `[0, T]` and never read on the host.
-    Rows past the count may hold anything and reach no live row. `out` is by default a new tensor in the dtype of the
-    rows, whose other rows are undefined. `expert_ids` `[T]` is for flat rows and read only if a constant differs
-    between experts; the output of a row whose id is outside of those experts is undefined.
+    Rows past the count may hold anything, reach no live row and have the gradient zero. `out` is by default a new
+    tensor in the dtype of the rows, whose other rows are undefined. `expert_ids` `[T]` is for flat rows and read only
+    if a constant differs between experts; the output of a row whose id is outside of those experts is undefined.
 
     Raises BatchError for a shape, dtype or device that is not described here or for an `out` that shares memory with
-    the rows, ActivationError if ids are missing or the constants are not for E experts.
+    the rows or holds several elements in one place, ActivationError if ids are missing or the constants are not for E
+    experts.
     """
     target = checked(activation, rows, counts, out=out, expert_ids=expert_ids)
     ids, known = _experts(activation, rows, expert_ids)
     live = torch.arange(rows.shape[-2], device=rows.device) < counts.unsqueeze(-1)
     if known is not None:
         live = live & known
+    if torch.is_grad_enabled() and rows.requires_grad:
+        # Dead rows take no part, but 0 times the derivative at a NaN is NaN: it is taken at a 1 in their place.
+        rows = rows.where(live.unsqueeze(-1), 1.0)
     value = activation(rows, ids).to(target.dtype)
     target.copy_(torch.where(live.unsqueeze(-1), value, target))
     return target
@@ -60,6 +64,7 @@ def checked(
 ) -> Tensor:
     """`out`, or a new tensor in its place, once everything that `apply` promises about its arguments holds."""
     instance("apply", "activation", activation, Activation, ActivationError, example="SwiGLU()")
+    _check_tensors(rows, counts, out, expert_ids)
     if rows.ndim not in (2, 3):
         raise BatchError(f"the rows are {tuple(rows.shape)}, but they need to be (T, D), or (E, T, D) for slabs")
     if counts.shape != rows.shape[:-2] or counts.dtype != torch.int32:
@@ -80,9 +85,28 @@ def checked(
     for name, tensor in (("counts", counts), ("out", target), ("expert_ids", expert_ids)):
         if tensor is not None and tensor.device != rows.device:
             raise BatchError(f"{name} is on {tensor.device} and the rows on {rows.device}; move one to the other")
+    _check_memory(rows, target)
+    return target
+
+
+def _check_tensors(rows: object, counts: object, out: object, expert_ids: object) -> None:
+    instance("apply", "rows", rows, Tensor, BatchError, example="torch.ones(4, 6)")
+    example = "torch.tensor(3, dtype=torch.int32, device=rows.device)"
+    instance("apply", "counts", counts, Tensor, BatchError, example=example)
+    if out is not None:
+        instance("apply", "out", out, Tensor, BatchError, example="torch.empty(4, 3)")
+    if expert_ids is not None:
+        instance("apply", "expert_ids", expert_ids, Tensor, BatchError, example="torch.tensor([0, 1]).int()")
+
+
+def _check_memory(rows: Tensor, target: Tensor) -> None:
+    if any(size > 1 and stride == 0 for size, stride in zip(target.shape, target.stride(), strict=True)):
+        raise BatchError(
+            f"out is an expanded view with strides {target.stride()}, several elements in one place, but each needs "
+            "memory of its own: give a new tensor"
+        )
     if _overlap(rows, target):
         raise BatchError("out shares memory with the rows, which are not to be changed: give it memory of its own")
-    return target
 
 
 def _check_experts(activation: Activation, rows: Tensor, expert_ids: Tensor | None) -> None:

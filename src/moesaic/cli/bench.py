@@ -38,15 +38,16 @@ def bench(
     wanted = there if backend is None else (backend_named(backend, there),)
     candidates = tuple(b for b in wanted if backend is not None or not is_oracle(b))
     resolution = resolve(asked.read(), machine, candidates)
-    _note_declined(resolution)
+    resolution.backend  # noqa: B018  (raises NoBackendError if there is none)
     timing = LayerTiming.prepare(resolution, read_device(device or machine.device), max(counts))
+    _note_declined(resolution)  # after what may be refused: an error is one line
     rows = tuple(timing.rows(counts, repeats=repeats))
     if as_json:
         print_json({"machine": repr(machine), "commit": source_commit(), "rows": [_document(row) for row in rows]})
     else:
         _print_header(timing)
-        columns = ("tokens", "backend", "microseconds", "bound", "share", "rate")
-        print_table(columns, map(_cells, rows), numbers=("tokens", "microseconds", "bound", "share", "rate"))
+        columns = ("tokens", "backend", "microseconds", "p10 to p90", "bound", "share", "rate")
+        print_table(columns, map(_cells, rows), numbers=tuple(column for column in columns if column != "backend"))
     if timing.refused:
         raise typer.Exit(ExitCode.NO)
 
@@ -55,7 +56,6 @@ def _note_declined(resolution: Resolution) -> None:
     for verdict in resolution.verdicts:
         if not verdict.eligible:
             print_note(f"not timed: {verdict.backend.name}: {'; '.join(map(str, verdict.reasons))}")
-    resolution.backend  # noqa: B018  (raises NoBackendError if there is none)
 
 
 def _print_header(timing: LayerTiming) -> None:
@@ -73,12 +73,15 @@ def _document(row: Row) -> dict[str, object]:
         "tokens": row.tokens,
         "dtype": row.dtype,
         "backend": row.backend,
-        "microseconds": row.seconds * 1e6,
+        "microseconds": row.times.median * 1e6,
+        "p10_microseconds": row.times.p10 * 1e6,
+        "p90_microseconds": row.times.p90 * 1e6,
         "bound_microseconds": row.bound_seconds * 1e6,
     }
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    share, (rate, unit) = row.bound_seconds / row.seconds, row.rate
-    times = (f"{row.seconds * 1e6:.1f}", f"{row.bound_seconds * 1e6:.1f}")
+    share, (rate, unit) = row.bound_seconds / row.times.median, row.rate
+    spread = f"{row.times.p10 * 1e6:.1f} to {row.times.p90 * 1e6:.1f}"
+    times = (f"{row.times.median * 1e6:.1f}", spread, f"{row.bound_seconds * 1e6:.1f}")
     return (str(row.tokens), row.backend, *times, f"{share:.0%}", f"{rate:.3g} {unit}")

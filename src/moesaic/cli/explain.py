@@ -58,9 +58,22 @@ def chosen_name(resolution: Resolution, *, named: bool) -> str | None:
 
 
 def verdict_rows(resolution: Resolution, chosen: str | None) -> Iterator[tuple[str, str, str]]:
-    """Name, verdict and all reasons of every backend."""
+    """Name, verdict, and every reason against a backend or why it was chosen or was not."""
     for verdict in resolution.verdicts:
-        yield verdict.backend.name, _word(verdict, chosen), "\n".join(map(str, verdict.reasons))
+        against = "\n".join(map(str, verdict.reasons))
+        yield verdict.backend.name, _word(verdict, chosen), against or _why_eligible(resolution, verdict, chosen)
+
+
+def why_chosen(resolution: Resolution, chosen: str | None) -> str:
+    """Why the backend called `chosen` runs, for instance over which others; empty if none does."""
+    if chosen is None:
+        return ""
+    names = [verdict.backend.name for verdict in resolution.verdicts]
+    if len(names) == 1:
+        return "the only one asked about, and nothing stands against it"
+    others = [b.name for b in resolution.eligible if b.name != chosen and not is_oracle(b)]
+    over = f", preferred to {', '.join(others)}" if others else ", the only one that serves this"
+    return f"nothing stands against it{over}"
 
 
 def as_document(resolution: Resolution, chosen: str | None) -> dict[str, object]:
@@ -69,6 +82,7 @@ def as_document(resolution: Resolution, chosen: str | None) -> dict[str, object]
         "problem": repr(resolution.problem),
         "machine": repr(resolution.machine),
         "backend": chosen,
+        "why": why_chosen(resolution, chosen),
         "verdicts": [
             {
                 "backend": verdict.backend.name,
@@ -78,6 +92,12 @@ def as_document(resolution: Resolution, chosen: str | None) -> dict[str, object]
             for verdict in resolution.verdicts
         ],
     }
+
+
+def _why_eligible(resolution: Resolution, verdict: Verdict, chosen: str | None) -> str:
+    if verdict.backend.name == chosen:
+        return why_chosen(resolution, chosen)
+    return "" if is_oracle(verdict.backend) else f"serves this too, but {chosen} is preferred"
 
 
 def _word(verdict: Verdict, chosen: str | None) -> str:

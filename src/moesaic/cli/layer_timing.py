@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from moesaic.cli.clocks import Clock, clock_for
 from moesaic.cli.machine_bound import MachineBound, Work, measure_bound, work_of
 from moesaic.cli.printing import error_console, print_note
 from moesaic.cli.synthetic_layer import random_batch, random_weights
+from moesaic.cli.times import Times
 from moesaic.errors import MachineError
 from moesaic.layer import Experts, bind
 from moesaic.machine import Machine
@@ -35,13 +35,13 @@ _WARM_UP = 3
 @final
 @dataclass(frozen=True)
 class Row:
-    """One backend on one number of tokens: the median time, and the least that the machine allows."""
+    """One backend on one number of tokens: how long its calls take, and the least that the machine allows."""
 
     shape: str
     tokens: int
     dtype: str
     backend: str
-    seconds: float
+    times: Times
     bound_seconds: float
     rate: tuple[float, str]
 
@@ -100,11 +100,11 @@ class LayerTiming:
             for tokens in progress.track(counts, description="timing"):
                 batch = random_batch(self.problem, tokens, self.device, seed=tokens)
                 work = work_of(self.problem, self.weights, batch)
-                for layer, seconds in zip(self.layers, self._medians(batch, repeats), strict=True):
-                    yield self._row(tokens, layer, seconds, work)
+                for layer, times in zip(self.layers, self._times(batch, repeats), strict=True):
+                    yield self._row(tokens, layer, times, work)
 
     @torch.no_grad()
-    def _medians(self, batch: Batch, repeats: int) -> list[float]:
+    def _times(self, batch: Batch, repeats: int) -> list[Times]:
         calls = [self._call(layer, batch) for layer in self.layers]
         times: list[list[float]] = [[] for _ in calls]
         for turn in range(_WARM_UP + repeats):  # in turns, so that a change of clock rate meets all alike
@@ -112,7 +112,7 @@ class LayerTiming:
                 seconds = self.clock.seconds(call)
                 if turn >= _WARM_UP:
                     taken.append(seconds)
-        return [statistics.median(taken) for taken in times]
+        return [Times.of(taken) for taken in times]
 
     def _call(self, layer: Experts, batch: Batch) -> Callable[[], object]:
         def call() -> object:
@@ -120,11 +120,12 @@ class LayerTiming:
 
         return self.clock.recorded(call) if layer.backend.capabilities.graph_capture else call
 
-    def _row(self, tokens: int, layer: Experts, seconds: float, work: Work) -> Row:
+    def _row(self, tokens: int, layer: Experts, times: Times, work: Work) -> Row:
+        seconds = times.median
         reads = self.bound.reads_dominate(work)
         rate = (work.num_bytes / seconds / 1e9, "GB/s") if reads else (work.flops / seconds / 1e12, "TFLOP/s")
         least = self.bound.seconds(work)
-        return Row(self.shape, tokens, self.dtype_name, layer.backend.name, seconds, least, rate)
+        return Row(self.shape, tokens, self.dtype_name, layer.backend.name, times, least, rate)
 
 
 def _check_memory(problem: Problem, machine: Machine, device: torch.device, *, copies: int, working: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -131,9 +131,31 @@ class Quantized:
         return (self.data, *(self.scales[name] for name in self.format.scale_names))
 
     def expert(self, expert_id: int) -> Quantized:
-        """The part of one expert, without a copy."""
+        """The part of one expert, the first dimension, without a copy.
+
+        Raises FormatError for a tensor without experts, one matrix, and for anything but a whole number in `[0, L)`.
+        """
+        if len(self.shape) < 3:
+            raise FormatError(
+                f"the tensor stores {self.shape}, one matrix, but a part is taken of a stack (experts, rows, columns): "
+                "it is the part of one expert already"
+            )
+        expert_id = whole_number("Quantized.expert", "expert_id", expert_id, FormatError, at_least=0)
+        if expert_id >= self.shape[0]:
+            raise FormatError(f"expert_id is {expert_id}, but the tensor stores {self.shape[0]} experts, from 0")
         scales = {name: scale[expert_id] for name, scale in self.scales.items()}
         return Quantized(self.format, self.data[expert_id], scales, self.parts)
+
+    def select(self, expert_ids: Sequence[int]) -> Quantized:
+        """The parts of the experts `expert_ids`, in that order, copied, with the scales of each.
+
+        Raises FormatError for a tensor without experts, and for anything but whole numbers in `[0, L)`.
+        """
+        for expert_id in expert_ids:
+            self.expert(expert_id)  # raises the error
+        own = list(expert_ids)
+        scales = {name: scale[own] for name, scale in self.scales.items()}
+        return Quantized(self.format, self.data[own], scales, self.parts)
 
     def split(self) -> Quantized:
         """The parts as a dimension before the rows, `[..., parts, rows, columns]`, without a copy."""

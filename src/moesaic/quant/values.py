@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -9,26 +11,33 @@ from moesaic.errors import FormatError
 
 
 def matrix_values(values: Tensor, name: str) -> Tensor:
-    """`values` in float32, without gradient. Raises FormatError unless they are matrices of finite numbers."""
+    """`values` in float32, without gradient. Raises FormatError unless they are matrices of numbers that it holds."""
     if values.ndim < 2 or not values.is_floating_point():
         raise FormatError(
             f"{name} is {values.dtype} of shape {tuple(values.shape)}, but what is quantized is floating-point and has "
             "rows and columns, `[..., rows, columns]`"
         )
-    work = values.detach().to(torch.float32)
-    refuse_nonfinite(work, name)
-    return work
+    refuse_nonfinite(values.detach(), name)
+    return values.detach().to(torch.float32)
 
 
 def refuse_nonfinite(values: Tensor, name: str) -> None:
-    """Raise FormatError with the index of the first NaN or infinity in `values`."""
-    finite = values.isfinite()
-    if not bool(finite.all()):
-        index: list[int] = (~finite).nonzero()[0].tolist()
+    """Raise FormatError with the index of the first value that is NaN, infinite or too large for float32."""
+    held = values.to(torch.float32) if values.dtype == torch.float64 else values  # no copy of narrower values
+    finite = held.isfinite()
+    if bool(finite.all()):
+        return
+    index: list[int] = (~finite).nonzero()[0].tolist()
+    value = values[tuple(index)].item()
+    if math.isfinite(value):
         raise FormatError(
-            f"{name}{index} is {values[tuple(index)].item()}, but only numbers that float32 holds can be quantized: a "
-            "NaN or an infinity would silently become something else"
+            f"{name}{index} is {value:.6g}, but only numbers that float32 holds can be quantized, up to "
+            f"{torch.finfo(torch.float32).max:.6g}: scale the values down first"
         )
+    raise FormatError(
+        f"{name}{index} is {value}, but only numbers that float32 holds can be quantized: a NaN or an infinity would "
+        "silently become something else"
+    )
 
 
 def packed_columns(shape: tuple[int, ...], owner: str) -> tuple[int, ...]:
