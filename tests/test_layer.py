@@ -23,6 +23,7 @@ from moesaic import (
     MoE,
     PaddedStandard,
     PaddedStandardBatch,
+    Problem,
     Reference,
     Router,
     Routing,
@@ -37,7 +38,6 @@ from moesaic.errors import (
     BatchError,
     GradientError,
     NoBackendError,
-    Problem,
     ProblemError,
     WeightsError,
 )
