@@ -394,11 +394,11 @@ def test_logits_for_another_number_of_tokens_are_refused(layer):
 
 
 def test_canonical_weights_come_back_under_autocast():
-    """Where the backend packs them, a product with the identity gives them back: autocast would narrow it."""
+    """Where the backend packs them, a product with the identity gives them back: autocast refuses float16."""
     problem = Problem(
-        num_experts=2, top_k=1, hidden_size=8, intermediate_size=4, activation=SwiGLU(), dtype=torch.float64
+        num_experts=2, top_k=1, hidden_size=8, intermediate_size=4, activation=SwiGLU(), dtype=torch.float16
     )
-    weights = ExpertWeights.plain(torch.rand(2, 8, 8).double(), torch.rand(2, 8, 4).double())
+    weights = ExpertWeights.plain(torch.rand(2, 8, 8).half(), torch.rand(2, 8, 4).half())
     with torch.autocast("cpu"):
         experts = bind(problem, weights, backends=(Cpu(),))
         back = experts.canonical()
