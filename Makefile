@@ -1,13 +1,15 @@
-# The whole set-up is one file, .venv/.ready: every target builds it first if it is missing or out of date.
+# The whole set-up is one file, .venv/.ready: every target builds it first if it is missing or out of date. Tests also
+# need the oldest triton that the kernels promise to compile with, beside the installed one: OLDEST_TRITON.
 PYTHON ?= python3
 BIN := .venv/bin
+OLDEST_TRITON := .venv/triton-3.6
 
 .PHONY: demo test check format matrix bench clean
 
 demo: .venv/.ready
 	$(BIN)/moesaic demo
 
-test: .venv/.ready
+test: .venv/.ready $(OLDEST_TRITON)/.ready
 	$(BIN)/python -m pytest -q -m "not gpu" --durations=10
 
 check: .venv/.ready
@@ -31,6 +33,11 @@ bench: .venv/.ready
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(OLDEST_TRITON)/.ready: | .venv/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(@D) 'triton==3.6.0; sys_platform == "linux"'
+	mkdir -p $(@D)
 	touch $@
 
 clean:

@@ -42,3 +42,40 @@ def test_the_cpu_pages_table_is_that_of_the_results():
 def test_the_readmes_figures_are_those_of_the_results(machine):
     row = next(line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if machine in line)
     assert re.findall(r"([\d.]+)x", row) == [f"{ratio:.2f}" for ratio in speedups(RESULTS[machine])]
+
+
+def gpu_rows(file):
+    """The rows of a result of the GPU."""
+    return json.loads((ROOT / "benchmarks/results" / file).read_text(encoding="utf-8"))["rows"]
+
+
+def hopper_table(first):
+    """Tokens -> the other cells of the Hopper page's table whose head names `first` before the other shapes."""
+    lines = (ROOT / "docs/performance/hopper.md").read_text(encoding="utf-8").splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith(f"| tokens | {first} |"))
+    shapes = [cell.strip() for cell in lines[begin].split("|")[2:-1]]
+    body = lines[begin + 2 :]
+    end = next(i for i, line in enumerate(body) if not line.startswith("|"))
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in body[:end]]
+    return {(shape, int(row[0])): cell for row in cells for shape, cell in zip(shapes, row[1:], strict=True)}
+
+
+def test_the_hopper_pages_layer_is_that_of_the_results():
+    rows = [row for row in gpu_rows("gpu_layer_h200.json") if row["layer"] == "hopper_grouped"]
+    measured = {
+        (r["shape"], r["tokens"]): f"{r['microseconds']:.1f} "
+        f"({r['microseconds'] / r['floor_microseconds']:.2f}, {r['teraflops']:.0f})"
+        for r in rows
+    }
+    assert hopper_table("qwen3_30b") == measured
+
+
+def test_the_hopper_pages_peers_are_those_of_the_results():
+    rows = gpu_rows("gpu_peers_h200.json")
+    quoted = hopper_table("mixtral_8x7b")
+    assert set(quoted) == {(row["shape"], row["tokens"]) for row in rows}
+    for (shape, tokens), cell in quoted.items():
+        times = {r["peer"]: r["us"] for r in rows if (r["shape"], r["tokens"]) == (shape, tokens)}
+        ours = times.pop("moesaic hopper_grouped")
+        best = min(times.values())
+        assert cell.startswith(f"{ours:.1f} / {best:.1f} = {best / ours:.2f} (")

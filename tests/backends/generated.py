@@ -30,7 +30,8 @@ def activations(backend):
 
 def produced_layouts(backend):
     """Every layout that may be fed to the backend, gaps and padding included."""
-    every = (Standard(), PaddedStandard(), GroupedContiguous(1), GroupedContiguous(8), BatchedExperts())
+    grouped = (GroupedContiguous(alignment) for alignment in (1, 8, 64))
+    every = (Standard(), PaddedStandard(), *grouped, BatchedExperts())
     return [p for p in every if any(layout.accepts(p) for layout in backend.capabilities.layouts)]
 
 

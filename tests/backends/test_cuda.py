@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import warnings
 
 import pytest
@@ -12,9 +13,12 @@ from moesaic import (
     BatchedExperts,
     ExpertWeights,
     GroupedContiguous,
+    HopperGrouped,
+    Machine,
     PaddedStandard,
     Standard,
     bind,
+    known_machine,
 )
 from tests.backends import example, feeding, generated
 from tests.tolerance import assert_close
@@ -23,10 +27,28 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-SUBJECTS = [b for b in BACKENDS if any(t.device == "cuda" for t in b.capabilities.targets)]
+MACHINE = Machine.current("cuda") if torch.cuda.is_available() else known_machine("h200")
+ALWAYS_PRODUCTS = HopperGrouped(product_rows=0)
+"""It takes the kernels for many rows, however few there are."""
+SUBJECTS = [
+    b for b in (*BACKENDS, ALWAYS_PRODUCTS) if not b.reasons_against(example.problem(dtype=torch.bfloat16), MACHINE)
+]
+LAYOUTS = [Standard(), PaddedStandard(), GroupedContiguous(8), GroupedContiguous(64), BatchedExperts()]
+
+
+def name_of(value):
+    return f"{value.name}{'-products' if value == ALWAYS_PRODUCTS else ''}" if value in SUBJECTS else str(value)
+
+
+def subjects_and(**axes):
+    """Every subject with every value of the axes, as far as it serves the problem that has them."""
+    every = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    cases = [(given, example.problem(**{"dtype": torch.bfloat16, "bias": True, **given})) for given in every]
+    return [(b, *given.values()) for b in SUBJECTS for given, case in cases if not b.reasons_against(case, MACHINE)]
+
+
 CLAIMS = [(b, p) for b in SUBJECTS for p in generated.problems(b)]
-LAYOUTS = [Standard(), PaddedStandard(), GroupedContiguous(8), BatchedExperts()]
-every_backend = pytest.mark.parametrize("backend", SUBJECTS, ids=lambda b: b.name)
+every_backend = pytest.mark.parametrize("backend", SUBJECTS, ids=name_of)
 
 
 @contextlib.contextmanager
@@ -42,7 +64,7 @@ def host_reads_are_errors():
 
 
 def claim_id(value):
-    return value.name if value in SUBJECTS else generated.identify(value)
+    return name_of(value) if value in SUBJECTS else generated.identify(value)
 
 
 def on_gpu(given):
@@ -68,8 +90,7 @@ def test_claim_equals_the_oracle_and_undefined_rows_change_no_bit(backend, case)
     assert torch.equal(outputs[0], outputs[2])
 
 
-@every_backend
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize(("backend", "layout"), subjects_and(layout=LAYOUTS), ids=name_of)
 def test_nothing_is_read_on_the_host_and_a_graph_replays_other_contents(backend, layout):
     case = example.problem(layout=layout, dtype=torch.bfloat16, bias=True, graph_capture=True)
     given = example.weights(case)
@@ -116,9 +137,11 @@ def test_two_runs_agree_bit_for_bit(backend):
             assert torch.equal(experts(batch), first)
 
 
-@every_backend
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("backend", "layout", "dtype"),
+    subjects_and(layout=LAYOUTS, dtype=[torch.float32, torch.bfloat16, torch.float16]),
+    ids=name_of,
+)
 def test_a_call_stays_inside_the_workspace_it_states(backend, layout, dtype):
     case = example.problem(layout=layout, dtype=dtype, bias=True, hidden_size=256, intermediate_size=192)
     given = example.weights(case)

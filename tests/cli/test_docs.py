@@ -28,6 +28,9 @@ def test_the_options_of_slow_examples_exist(moesaic, command):
 
 def test_the_documented_json_has_the_tested_keys():
     explain, row, demo = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL))
-    assert list(explain) == ["problem", "machine", "backend", "verdicts"]
-    assert list(row) == ["shape", "tokens", "dtype", "backend", "microseconds", "bound_microseconds"]
+    assert list(explain) == ["problem", "machine", "backend", "why", "verdicts"]
+    assert list(row) == [
+        *("shape", "tokens", "dtype", "backend", "microseconds"),
+        *("p10_microseconds", "p90_microseconds", "bound_microseconds"),
+    ]
     assert list(demo) == ["bits_per_byte", "tokens_per_second", "backend", "layers"]

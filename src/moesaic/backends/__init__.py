@@ -11,8 +11,11 @@ from moesaic.backends.capabilities import Requires as Requires
 from moesaic.backends.capabilities import Target as Target
 from moesaic.backends.cpu import Cpu as Cpu
 from moesaic.backends.cpu_jit import CpuJit as CpuJit
+from moesaic.backends.cpu_quantized import CpuQuantized as CpuQuantized
+from moesaic.backends.hopper_grouped import HopperGrouped as HopperGrouped
 from moesaic.backends.reference import Reference as Reference
 from moesaic.backends.torch_grouped import TorchGrouped as TorchGrouped
+from moesaic.backends.triton_grouped import TritonGrouped as TritonGrouped
 
-BACKENDS: tuple[Backend[Any], ...] = (CpuJit(), Cpu(), TorchGrouped())
+BACKENDS: tuple[Backend[Any], ...] = (HopperGrouped(), TritonGrouped(), CpuJit(), Cpu(), CpuQuantized(), TorchGrouped())
 """The backends of the package, best first; `Reference` is not among them and runs only when named."""

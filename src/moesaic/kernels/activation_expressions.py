@@ -5,7 +5,7 @@ takes the expression as a compile-time constant and the constants as one tuple, 
 the middle of a product as well as alone. `docs/design/activations_in_kernels.md` says why it is done so. To add an
 activation: its expression, and one line in `EXPRESSIONS`.
 """
-# ruff: noqa: ANN001, ANN201, ANN202, D103, N803, RET505 - tiles have no Python type, the names say what is computed
+# ruff: noqa: D103 - tiles have no Python type, the names say what is computed
 
 from __future__ import annotations
 

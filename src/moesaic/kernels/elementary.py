@@ -3,7 +3,6 @@
 `tl.minimum` and `tl.maximum` return the other operand where one is NaN, unless they are told to propagate it: a
 clamp would turn a NaN into the limit.
 """
-# ruff: noqa: ANN001, ANN201 - tiles have no Python type
 
 from __future__ import annotations
 

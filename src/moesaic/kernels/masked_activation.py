@@ -4,7 +4,6 @@ Memory-bound: per live row (D + I) elements move and nothing else, so time falls
 grid strides over the live tiles only, which it counts itself: with one hot expert of 256 every program still has the
 same number of tiles, where one program per (expert, lane) would leave the hot expert to a few of them.
 """
-# ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917 - tiles have no Python type, a kernel's constants are in capitals
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def packed_product(
 
 @parallel_loop
 @no_type_check
-def _product(groups, weights, bias, source, target, shape):  # noqa: ANN001, ANN202
+def _product(groups, weights, bias, source, target, shape):
     """`bias`, `source`, `target`: address and bytes between rows. `shape`: pairs of k, blocks, columns of a block."""
     pairs, blocks, columns = shape
     for task in prange(len(groups) * blocks):
@@ -67,7 +67,7 @@ def _product(groups, weights, bias, source, target, shape):  # noqa: ANN001, ANN
 
 @njit(nogil=True)
 @no_type_check
-def _wide(left, weight, bias, x, x_stride, out, out_stride, pairs):  # noqa: ANN001, ANN202
+def _wide(left, weight, bias, x, x_stride, out, out_stride, pairs):
     """Compute as many of the `left` rows as one kernel holds, and say how many."""
     if left >= 6:
         _wide_6(weight, bias, x, x_stride, out, out_stride, pairs)
@@ -87,7 +87,7 @@ def _wide(left, weight, bias, x, x_stride, out, out_stride, pairs):  # noqa: ANN
 
 @njit(nogil=True)
 @no_type_check
-def _slim(left, weight, bias, x, x_stride, out, out_stride, pairs):  # noqa: ANN001, ANN202
+def _slim(left, weight, bias, x, x_stride, out, out_stride, pairs):
     """As `_wide`, for blocks of 32 columns."""
     if left >= 12:
         _slim_12(weight, bias, x, x_stride, out, out_stride, pairs)

@@ -45,7 +45,7 @@ def tiled_product(
 
 @parallel_loop
 @no_type_check
-def _product(groups, weights, configurations, bias, source, target, shape):  # noqa: ANN001, ANN202
+def _product(groups, weights, configurations, bias, source, target, shape):
     """`bias`, `source`, `target`: address and bytes between rows. `shape`: K, slices of 32 columns, packed columns."""
     depth, slices, block_columns = shape
     for task in prange(len(groups) * slices):

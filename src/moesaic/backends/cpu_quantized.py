@@ -1,0 +1,113 @@
+"""CpuQuantized: weights that stay in their format, on a CPU.
+
+INT4 in groups of 32 to 256 and INT8 per row run on torch's own kernels where few rows meet an expert, in bfloat16 and
+where the sizes fit (`cpu_int4.py`, `cpu_int8.py`); every other format, dtype and size is read back expert by expert at
+each call (`cpu_dequantized.py`), which saves memory and no time. Inputs are rounded to their format and read back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from moesaic.backends.base import Backend
+from moesaic.backends.capabilities import Capabilities, Target
+from moesaic.backends.cpu import ACTIVATIONS
+from moesaic.backends.cpu_few import run_few
+from moesaic.backends.cpu_stored import CpuStored
+from moesaic.backends.host_rows import grouped_segments, slab_counts
+from moesaic.batches import Batch, BatchedBatch, GroupedBatch
+from moesaic.layouts import BatchedExperts, GroupedContiguous, PaddedStandard, Standard
+from moesaic.problem import DTYPES, Problem
+from moesaic.quant import SCHEMES, UNQUANTIZED
+from moesaic.weights import ExpertWeights
+
+
+@final
+@dataclass(frozen=True)
+class CpuQuantized(Backend[CpuStored]):
+    """Quantized weights of any format on a CPU. Needs no alignment; computes no gradients."""
+
+    name: ClassVar[str] = "cpu_quantized"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        targets=(Target("cpu"),),
+        features=(),
+        requires=(),
+        dtypes=DTYPES,
+        schemes=tuple(scheme for scheme in SCHEMES if scheme != UNQUANTIZED),
+        any_scheme=True,
+        layouts=(Standard(), PaddedStandard(), GroupedContiguous(), BatchedExperts()),
+        activations=ACTIVATIONS,
+        any_activation=False,
+        bias=True,
+        output_norm=True,
+        weight_on_input=True,
+        inactive_slots=True,
+        duplicate_ids=True,
+        deterministic=True,
+        graph_capture=False,
+        differentiable=False,
+        row_bytes=1,
+        max_experts=2**31 - 1,
+        max_top_k=2**31 - 1,
+    )
+
+    @override
+    def prepare(self, weights: ExpertWeights, problem: Problem) -> CpuStored:
+        return CpuStored.of(weights, problem)
+
+    @override
+    def canonical(self, prepared: CpuStored, problem: Problem) -> ExpertWeights:
+        return prepared.canonical()
+
+    @override
+    def tensors(self, prepared: CpuStored) -> tuple[Tensor, ...]:
+        return prepared.tensors
+
+    @override
+    @torch.no_grad()
+    def run(self, batch: Batch, prepared: CpuStored, problem: Problem) -> Tensor:
+        match batch:
+            case GroupedBatch():
+                segments = list(grouped_segments(batch))
+                return _in_place(batch.rows, batch.rows, segments, prepared, problem)
+            case BatchedBatch():
+                capacity = batch.rows.shape[1]
+                counts = enumerate(slab_counts(batch))
+                segments = [(e, e * capacity, e * capacity + count) for e, count in counts if count]
+                return _in_place(batch.rows, batch.rows.flatten(0, 1), segments, prepared, problem)
+            case _:
+                compute = partial(prepared.compute, problem=problem)
+                return run_few(batch.hidden_states, batch.routing, problem, compute)
+
+    @override
+    def workspace(self, problem: Problem, num_rows: int) -> int:
+        # Every row at every stage, in the dtype and in float32, the activation's and the input format's copies, and
+        # one expert's weights: codes, scales at every value, products.
+        wide = max(4, problem.dtype.itemsize)
+        slots = num_rows * problem.top_k if problem.layout.has_routing else num_rows
+        columns = 8 * problem.hidden_size + 4 * problem.width + 10 * problem.intermediate_size
+        columns += 8 * max(problem.hidden_size, problem.intermediate_size)
+        elements = 6 * problem.num_weights + slots * columns + 3 * num_rows * problem.hidden_size
+        return wide * elements + (slots + num_rows) * 120 + 4096
+
+
+def _in_place(
+    like: Tensor, rows: Tensor, segments: list[tuple[int, int, int]], prepared: CpuStored, problem: Problem
+) -> Tensor:
+    """The results of `segments` (expert, start, stop) of `rows` `[R, H]` in their places, zeros elsewhere."""
+    output = torch.zeros_like(like, memory_format=torch.contiguous_format)
+    if not segments:
+        return output
+    places = output.view(-1, problem.hidden_size)
+    counts = [stop - start for _, start, stop in segments]
+    live = torch.cat([rows[start:stop] for _, start, stop in segments])
+    results = prepared.compute([expert for expert, _, _ in segments], counts, live, problem)
+    for (_, start, stop), result in zip(segments, results.split(counts), strict=True):
+        places[start:stop] = result
+    return output

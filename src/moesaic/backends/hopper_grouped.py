@@ -1,0 +1,113 @@
+"""HopperGrouped: the streamed kernels for few rows, a warp-specialized grouped product in Gluon for many, on sm_90."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from moesaic.backends.base import Backend
+from moesaic.backends.capabilities import Capabilities, Requires, Target
+from moesaic.backends.device_weights import ROW_BYTES, DeviceWeights
+from moesaic.backends.hopper_products import ALIGNMENT, product_bytes, product_rows, product_tokens
+from moesaic.backends.triton_grouped import EXPRESSED
+from moesaic.backends.triton_streamed import streamed_bytes, streamed_rows, streamed_tokens, vector_tokens
+from moesaic.backends.triton_tilings import stream_tiling, vector_strips
+from moesaic.batches import Batch, BatchedBatch, GroupedBatch, Routing
+from moesaic.errors import BatchError
+from moesaic.layouts import GroupedContiguous, PaddedStandard, Standard
+from moesaic.machine import Machine
+from moesaic.problem import Problem
+from moesaic.quant import UNQUANTIZED
+from moesaic.weights import ExpertWeights
+
+
+@final
+@dataclass(frozen=True)
+class HopperGrouped(Backend[DeviceWeights]):
+    """The fastest form for every size on an H100 or H200; the canonical weights are used as they are.
+
+    `product_rows`: mean rows of an expert from which the two grouped products are faster than streaming the weights.
+    """
+
+    product_rows: int = 64
+
+    name: ClassVar[str] = "hopper_grouped"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        targets=(Target("cuda", min_capability=90, max_capability=90),),
+        features=(),
+        requires=(Requires("triton", (3, 6)),),
+        dtypes=(torch.bfloat16, torch.float16),
+        schemes=(UNQUANTIZED,),
+        any_scheme=False,
+        layouts=(Standard(), PaddedStandard(), GroupedContiguous(ALIGNMENT)),
+        activations=EXPRESSED,
+        any_activation=False,
+        bias=True,
+        output_norm=False,
+        weight_on_input=True,
+        inactive_slots=True,
+        duplicate_ids=True,
+        deterministic=True,
+        graph_capture=True,
+        differentiable=False,
+        row_bytes=ROW_BYTES,
+        max_experts=4096,
+        max_top_k=2**31 - 1,
+    )
+
+    @override
+    def prepare(self, weights: ExpertWeights, problem: Problem) -> DeviceWeights:
+        return DeviceWeights.of(weights, problem)
+
+    @override
+    def canonical(self, prepared: DeviceWeights, problem: Problem) -> ExpertWeights:
+        return prepared.weights
+
+    @override
+    def tensors(self, prepared: DeviceWeights) -> tuple[Tensor, ...]:
+        return prepared.tensors
+
+    @override
+    @torch.no_grad()
+    def run(self, batch: Batch, prepared: DeviceWeights, problem: Problem) -> Tensor:
+        rows = batch.rows
+        if rows.numel() == 0:
+            return torch.empty_like(rows, memory_format=torch.contiguous_format)
+        match batch:
+            case BatchedBatch():
+                raise BatchError(f"{self.name} takes no BatchedExperts: bind a problem with that layout")
+            case GroupedBatch():
+                return self._rows(batch, prepared, problem)
+            case _:
+                return self._tokens(rows, batch.routing, prepared, problem)
+
+    def _rows(self, batch: GroupedBatch, prepared: DeviceWeights, problem: Problem) -> Tensor:
+        num_rows = batch.rows.shape[0]
+        if self._multiplies(problem, num_rows):
+            return product_rows(batch, prepared, problem)
+        tiling = stream_tiling(problem, Machine.current(batch.rows.device), num_rows)
+        return streamed_rows(batch, prepared, problem, tiling)
+
+    def _tokens(self, rows: Tensor, routing: Routing, prepared: DeviceWeights, problem: Problem) -> Tensor:
+        num_tokens, num_pairs = routing.topk_ids.shape[0], routing.topk_ids.numel()
+        if num_pairs == 0:
+            return torch.zeros_like(rows, memory_format=torch.contiguous_format)
+        if self._multiplies(problem, num_pairs):
+            return product_tokens(rows, routing, prepared, problem)
+        strips = vector_strips(problem, num_pairs, num_tokens)
+        if strips is not None:
+            return vector_tokens(rows, routing, prepared, problem, strips)
+        tiling = stream_tiling(problem, Machine.current(rows.device), num_pairs)
+        return streamed_tokens(rows, routing, prepared, problem, tiling)
+
+    def _multiplies(self, problem: Problem, num_rows: int) -> bool:
+        return num_rows >= self.product_rows * problem.num_experts
+
+    @override
+    def workspace(self, problem: Problem, num_rows: int) -> int:
+        pairs = num_rows * problem.top_k
+        return streamed_bytes(problem, num_rows) + product_bytes(problem, pairs, self.product_rows)

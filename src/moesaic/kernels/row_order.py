@@ -1,0 +1,62 @@
+"""RowOrder: which rows belong to which expert, as the products read it. Made by `order_rows.py` and `tile_map.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+HEADER = 4
+"""Slots of `control` before the flags: the number of tiles, then three counters."""
+
+TILE_FIELDS = 5
+"""Rows of `tiles`."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RowOrder:
+    """Rows in expert order, cut into tiles of `tile_rows` rows. All int32, all on the device.
+
+    `pairs` [P]: of each row its pair, token * K + slot; a pair whose slot is inactive has no row. What lies between
+    two experts' rows, where they begin at multiples, is undefined. `places` [T * K]: of each pair its row, -1 if it has
+    none. `tiles` [5, M]: of each tile its expert, its first row, the end of its rows, the first tile of its group and
+    the tiles in its group; a group is a few tiles of one expert that should be computed side by side. A tile past the
+    last has the expert -1 and no rows. `control` [4 + M]: the number of tiles, three counters and a flag for each tile,
+    all zero.
+    """
+
+    pairs: Tensor
+    places: Tensor
+    tiles: Tensor
+    control: Tensor
+    tile_rows: int
+
+    @property
+    def max_tiles(self) -> int:
+        """M: the number of tiles for the worst routing."""
+        return self.tiles.shape[1]
+
+    @classmethod
+    def empty(cls, num_rows: int, num_pairs: int, max_tiles: int, tile_rows: int, device: torch.device) -> RowOrder:
+        """Memory for an order of `num_rows` rows; one allocation."""
+        sizes = (num_rows, num_pairs, TILE_FIELDS * max_tiles, HEADER + max_tiles)
+        memory = torch.empty(sum(-(-size // 4) * 4 for size in sizes), dtype=torch.int32, device=device)
+        pieces: list[Tensor] = []
+        start = 0
+        for size in sizes:
+            pieces.append(memory[start : start + size])
+            start += -(-size // 4) * 4  # every piece begins at a multiple of 16 bytes
+        return cls(pieces[0], pieces[1], pieces[2].view(TILE_FIELDS, max_tiles), pieces[3], tile_rows)
+
+
+def most_tiles(num_pairs: int, num_experts: int, tile_rows: int) -> int:
+    """Tiles for the worst routing of `num_pairs` pairs: each touched expert may waste one."""
+    return max(1, min(num_pairs, num_pairs // tile_rows + min(num_experts, num_pairs)))
+
+
+def most_rows(num_pairs: int, num_experts: int, alignment: int) -> int:
+    """Rows for the worst routing, where each expert's begin at a multiple of `alignment`."""
+    return num_pairs + min(num_experts, num_pairs) * (alignment - 1)

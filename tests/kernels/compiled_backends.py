@@ -1,0 +1,75 @@
+"""A program: compiles what the Triton backends launch; prints one line of JSON a kernel.
+
+It runs in a process of its own, so that neither the interpreter nor the run-time type checks are in the way, and with
+whichever triton comes first on the path. `fewer`: what holds most in registers of each, where the other triton compiles
+all of them.
+"""
+
+import json
+import sys
+from functools import partial
+
+import torch
+import triton
+
+from moesaic import ReLU2, SwiGLU
+from tests.kernels.absent_layer import AbsentLayer
+from tests.kernels.compile_launches import compiling, facts
+from tests.kernels.streamed_cases import tilings
+from tests.kernels.vector_cases import strips
+
+HOPPER = 90
+MANY = 2**17
+"""Tokens for which `order_rows` holds the most histograms."""
+PLAIN = AbsentLayer()
+BIASED = AbsentLayer(2880, 2880, SwiGLU(1.702, 1.0, 7.0), bias=True)
+POINTWISE = AbsentLayer(2688, 1856, ReLU2(), bias=True, dtype=torch.float16)
+SCALED = AbsentLayer(4096, 1536, SwiGLU(limit=(7.0, 6.0) * 4), weight_on_input=True, dtype=torch.float16)
+
+
+def streamed(tiling, *, fewer):
+    """Launches of one tiling."""
+    yield "biased", partial(BIASED.streamed, tiling)
+    if not fewer:
+        yield "pointwise-rows", partial(POINTWISE.streamed_in_place, tiling)
+        yield "scaled", partial(SCALED.streamed, tiling)
+
+
+def products(*, fewer):
+    """Launches of the kernels for many rows."""
+    yield "plain", partial(PLAIN.products, MANY)
+    yield "biased", partial(BIASED.products, 256)
+    yield "scaled", partial(SCALED.products, MANY)
+    if not fewer:
+        yield "pointwise-rows", partial(POINTWISE.products_in_place, 1024)
+
+
+def launches(capability, *, fewer):
+    """(name, whether wgmma is meant, launch) of everything that runs on sm_`capability`."""
+    known = "h200" if capability == HOPPER else "a100"
+    own = {name: tiling for name, tiling in tilings().items() if name.startswith(known)}
+    for name, tiling in own.items():
+        yield from ((f"streamed {name} {kind}", tiling.swap, run) for kind, run in streamed(tiling, fewer=fewer))
+    for name, found in strips().items():
+        yield f"vectors {name}", False, partial((BIASED if fewer else PLAIN).vectors, found)
+    last = list(own.values())[-1]
+    yield "many pairs", last.swap, partial(PLAIN.streamed, last, count=MANY)
+    if capability == HOPPER:
+        yield from ((f"products {kind}", True, run) for kind, run in products(fewer=fewer))
+
+
+def main(capability, *, fewer):
+    """Compile everything once."""
+    seen = set()
+    for name, wgmma, launch in launches(capability, fewer=fewer):
+        with compiling(capability) as kernels:
+            launch()
+        for kernel_name, kernel in kernels:
+            if kernel.hash not in seen:
+                seen.add(kernel.hash)
+                known = {"launch": name, "kernel": kernel_name, "wgmma_meant": wgmma, "triton": triton.__version__}
+                print(json.dumps(known | facts(kernel)), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), fewer=sys.argv[2:] == ["fewer"])

@@ -1,0 +1,21 @@
+"""`spread_rows` and `combine_rows`: rows brought to their places and summed back, against numpy."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from tests.kernels import row_cases as cases
+
+each = pytest.mark.parametrize("name", cases.CASES)
+
+
+@each
+def test_in_the_interpreter(name, interpreted):
+    cases.CASES[name].check(interpreted[name])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@each
+def test_on_cuda(name):
+    cases.CASES[name].check(cases.CASES[name].run(torch.device("cuda")))
