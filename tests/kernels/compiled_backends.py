@@ -12,7 +12,7 @@ from functools import partial
 import torch
 import triton
 
-from moesaic import ReLU2, SwiGLU
+from moesaic import HopperGrouped, ReLU2, SwiGLU
 from tests.kernels.absent_layer import AbsentLayer
 from tests.kernels.compile_launches import compiling, facts
 from tests.kernels.streamed_cases import tilings
@@ -44,6 +44,17 @@ def products(*, fewer):
         yield "pointwise-rows", partial(POINTWISE.products_in_place, 1024)
 
 
+def orders(experts):
+    """Both ways to order the rows of so many experts, each of which is a column in registers."""
+    from moesaic.kernels.order_rows import order_rows  # noqa: PLC0415
+    from moesaic.kernels.tile_map import map_tiles  # noqa: PLC0415
+
+    tiles = {"tile_rows": 128, "spare": 32, "group": 8}
+    order_rows(torch.zeros(2500, 3, dtype=torch.int32), experts, alignment=32, **tiles)
+    nobody = torch.zeros(experts, dtype=torch.int32)
+    map_tiles(nobody, nobody, 5000, **tiles)
+
+
 def launches(capability, *, fewer):
     """(name, whether wgmma is meant, launch) of everything that runs on sm_`capability`."""
     known = "h200" if capability == HOPPER else "a100"
@@ -54,6 +65,7 @@ def launches(capability, *, fewer):
         yield f"vectors {name}", False, partial((BIASED if fewer else PLAIN).vectors, found)
     last = list(own.values())[-1]
     yield "many pairs", last.swap, partial(PLAIN.streamed, last, count=MANY)
+    yield "as many experts as are declared", False, partial(orders, HopperGrouped.capabilities.max_experts)
     if capability == HOPPER:
         yield from ((f"products {kind}", True, run) for kind, run in products(fewer=fewer))
 

@@ -75,7 +75,7 @@ class TritonGrouped(Backend[DeviceWeights]):
         graph_capture=True,
         differentiable=False,
         row_bytes=ROW_BYTES,
-        max_experts=4096,
+        max_experts=1024,
         max_top_k=2**31 - 1,
     )
 

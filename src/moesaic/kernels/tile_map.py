@@ -39,7 +39,7 @@ def map_tiles(
         SPARE=spare,
         GROUP=group,
         ENTRIES=ENTRIES,
-        num_warps=4,
+        num_warps=4 if experts <= 128 else 8,  # 32 tiles times the experts in registers
     )
     return order
 
