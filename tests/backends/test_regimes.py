@@ -43,7 +43,7 @@ LARGE = example.problem(
     activation=SwiGLU(limit=tuple(1.0 + e for e in range(9))),
 )
 BOUNDARIES = sorted(
-    {0, 1, 2, 3, 4, 7, 8, 9, *(9 * mean // 3 + d for mean in (8, 20, 44, 88, 160, 512) for d in (0, 1))}
+    {0, 1, 2, 3, 4, 7, 8, 9, *(9 * mean // 3 + d for mean in (1, 8, 20, 44, 64, 72, 512) for d in (0, 1))}
 )
 """Numbers of tokens around which another tiling, or another kernel, takes over."""
 
@@ -58,9 +58,11 @@ def layer():
     return moved(given), DeviceWeights.of(moved(given), LARGE), finite
 
 
-def moved(given):
-    stored = {name: dataclasses.replace(getattr(given, name), data=getattr(given, name).data.cuda()) for name in STORED}
-    return dataclasses.replace(given, **stored, **{name: getattr(given, name).cuda() for name in BIASES})
+def moved(given, device="cuda"):
+    """The same weights on `device`."""
+    projections = {name: getattr(given, name) for name in STORED}
+    stored = {name: dataclasses.replace(held, data=held.data.to(device)) for name, held in projections.items()}
+    return dataclasses.replace(given, **stored, **{name: getattr(given, name).to(device) for name in BIASES})
 
 
 STORED = ("gate_up", "down")
@@ -149,3 +151,22 @@ def test_a_graph_replays_another_routing(layer, backend, count):
     static.routing.topk_ids.copy_(nobody)
     graph.replay()
     assert not output.any()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("backend", [TritonGrouped(), HopperGrouped(), HopperGrouped(product_rows=0)], ids=repr)
+def test_weights_on_another_than_the_current_device(backend):
+    """Triton launches on the current device."""
+    if backend.reasons_against(LARGE, Machine.current("cuda:1")):
+        pytest.skip("declined on this GPU")
+    given = example.weights(LARGE)
+    here, there = (moved(given, device) for device in ("cuda:0", "cuda:1"))
+    batch = tokens(40)
+    elsewhere = StandardBatch(
+        batch.hidden_states.to("cuda:1"),
+        Routing(batch.routing.topk_ids.to("cuda:1"), batch.routing.topk_weights.to("cuda:1")),
+    )
+    with torch.cuda.device(0):
+        wanted = bind(LARGE, here, backends=(backend,))(batch)
+        got = bind(LARGE, there, backends=(backend,))(elsewhere)
+    assert torch.equal(got.cpu(), wanted.cpu())

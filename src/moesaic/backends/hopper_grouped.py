@@ -77,13 +77,12 @@ class HopperGrouped(Backend[DeviceWeights]):
         rows = batch.rows
         if rows.numel() == 0:
             return torch.empty_like(rows, memory_format=torch.contiguous_format)
-        match batch:
-            case BatchedBatch():
-                raise BatchError(f"{self.name} takes no BatchedExperts: bind a problem with that layout")
-            case GroupedBatch():
+        if isinstance(batch, BatchedBatch):
+            raise BatchError(f"{self.name} takes no BatchedExperts: bind a problem with that layout")
+        with torch.cuda.device(rows.device):  # triton launches on the current device, whatever its arguments lie on
+            if isinstance(batch, GroupedBatch):
                 return self._rows(batch, prepared, problem)
-            case _:
-                return self._tokens(rows, batch.routing, prepared, problem)
+            return self._tokens(rows, batch.routing, prepared, problem)
 
     def _rows(self, batch: GroupedBatch, prepared: DeviceWeights, problem: Problem) -> Tensor:
         num_rows = batch.rows.shape[0]

@@ -27,7 +27,7 @@ from moesaic.backends.capabilities import Accepts, Capabilities, Requires, Targe
 from moesaic.backends.device_weights import ROW_BYTES, DeviceWeights
 from moesaic.backends.triton_streamed import streamed_bytes, streamed_rows, streamed_tokens, vector_tokens
 from moesaic.backends.triton_tilings import stream_tiling, vector_strips
-from moesaic.batches import Batch, BatchedBatch, GroupedBatch
+from moesaic.batches import Batch, BatchedBatch, GroupedBatch, Routing
 from moesaic.layouts import BatchedExperts, GroupedContiguous, PaddedStandard, Standard
 from moesaic.machine import Machine
 from moesaic.problem import Problem
@@ -97,18 +97,22 @@ class TritonGrouped(Backend[DeviceWeights]):
         rows = batch.rows
         if rows.numel() == 0:
             return torch.empty_like(rows, memory_format=torch.contiguous_format)
-        machine = Machine.current(rows.device)
-        if isinstance(batch, GroupedBatch | BatchedBatch):
-            height = rows.numel() // problem.hidden_size
-            return streamed_rows(batch, prepared, problem, stream_tiling(problem, machine, height))
-        ids = batch.routing.topk_ids
-        if ids.numel() == 0:
+        with torch.cuda.device(rows.device):  # triton launches on the current device, whatever its arguments lie on
+            if isinstance(batch, GroupedBatch | BatchedBatch):
+                height = rows.numel() // problem.hidden_size
+                tiling = stream_tiling(problem, Machine.current(rows.device), height)
+                return streamed_rows(batch, prepared, problem, tiling)
+            return self._tokens(rows, batch.routing, prepared, problem)
+
+    def _tokens(self, rows: Tensor, routing: Routing, prepared: DeviceWeights, problem: Problem) -> Tensor:
+        num_tokens, num_pairs = routing.topk_ids.shape[0], routing.topk_ids.numel()
+        if num_pairs == 0:
             return torch.zeros_like(rows, memory_format=torch.contiguous_format)
-        strips = vector_strips(problem, ids.numel(), ids.shape[0])
+        strips = vector_strips(problem, num_pairs, num_tokens)
         if strips is not None:
-            return vector_tokens(rows, batch.routing, prepared, problem, strips)
-        tiling = stream_tiling(problem, machine, ids.numel())
-        return streamed_tokens(rows, batch.routing, prepared, problem, tiling)
+            return vector_tokens(rows, routing, prepared, problem, strips)
+        tiling = stream_tiling(problem, Machine.current(rows.device), num_pairs)
+        return streamed_tokens(rows, routing, prepared, problem, tiling)
 
     @override
     def workspace(self, problem: Problem, num_rows: int) -> int:
