@@ -14,7 +14,6 @@ from moesaic import (
     BatchedBatch,
     BatchedExperts,
     Capabilities,
-    Cpu,
     Dispatcher,
     ExpertWeights,
     GroupedBatch,
@@ -23,7 +22,6 @@ from moesaic import (
     MoE,
     PaddedStandard,
     PaddedStandardBatch,
-    Problem,
     Reference,
     Router,
     Routing,
@@ -391,16 +389,3 @@ def test_logits_for_another_number_of_tokens_are_refused(layer):
     experts, hidden, logits, _ = layer
     with pytest.raises(BatchError, match="7 rows, but the routing is for 6 tokens"):
         MoE(TopTwo(), Local(), experts)(hidden, logits[:6].clone())
-
-
-def test_canonical_weights_come_back_under_autocast():
-    """Where the backend packs them, a product with the identity gives them back: autocast refuses float16."""
-    problem = Problem(
-        num_experts=2, top_k=1, hidden_size=8, intermediate_size=4, activation=SwiGLU(), dtype=torch.float16
-    )
-    weights = ExpertWeights.plain(torch.rand(2, 8, 8).half(), torch.rand(2, 8, 4).half())
-    with torch.autocast("cpu"):
-        experts = bind(problem, weights, backends=(Cpu(),))
-        back = experts.canonical()
-    assert torch.equal(back.gate_up.data, weights.gate_up.data)
-    assert torch.equal(back.down.data, weights.down.data)

@@ -10,7 +10,8 @@ MoesaicError
 ├── ModelError (ValueError)         a model that is not in the table of models
 ├── WeightsError (ValueError)       expert weights that do not fit their problem
 ├── RouterError (ValueError)        a router's fields or its logits
-├── DispatchError (ValueError)      a dispatcher's or a fleet's fields, or calls that are not its ranks'
+├── DispatchError (ValueError)      a dispatcher's, fleet's or placement's fields, or calls that are not its ranks'
+├── CollectiveError (RuntimeError)  ranks that did not hear from each other in time
 ├── BackendError (ValueError)       a backend whose declaration is incomplete or whose name is not known
 │   └── NoBackendError              nobody serves the problem: carries the whole resolution
 ├── GradientError (RuntimeError)    gradients asked of a backend that computes none
@@ -64,7 +65,11 @@ class RouterError(MoesaicError, ValueError):
 
 
 class DispatchError(MoesaicError, ValueError):
-    """A dispatcher's or a fleet's fields are wrong, or what it was given is not for its ranks."""
+    """A dispatcher's, a fleet's or a placement's fields are wrong, or what it was given is not for its ranks."""
+
+
+class CollectiveError(MoesaicError, RuntimeError):
+    """A rank died, failed or was too slow, so that the others did not hear from it."""
 
 
 class BackendError(MoesaicError, ValueError):

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from moesaic import BatchedExperts, CpuJit, Machine, Standard, bind
+from moesaic import BatchedExperts, Cpu, CpuJit, ExpertWeights, Machine, Problem, Standard, SwiGLU, bind
 from tests.backends import example, feeding
 from tests.tolerance import assert_close
 
@@ -101,3 +101,16 @@ assert torch.equal(got, rows)
 def test_numbas_settings_leave_the_answer_to_onednn(setting):
     name, value = setting.split("=")
     subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, name: value}, check=True)  # noqa: S603
+
+
+def test_canonical_weights_come_back_under_autocast():
+    """Where the backend packs them, a product with the identity gives them back: autocast refuses float16."""
+    problem = Problem(
+        num_experts=2, top_k=1, hidden_size=8, intermediate_size=4, activation=SwiGLU(), dtype=torch.float16
+    )
+    weights = ExpertWeights.plain(torch.rand(2, 8, 8).half(), torch.rand(2, 8, 4).half())
+    with torch.autocast("cpu"):
+        experts = bind(problem, weights, backends=(Cpu(),))
+        back = experts.canonical()
+    assert torch.equal(back.gate_up.data, weights.gate_up.data)
+    assert torch.equal(back.down.data, weights.down.data)

@@ -9,31 +9,52 @@ from typing import Annotated
 
 import typer
 
+from moesaic.cli.accuracy import accuracy
 from moesaic.cli.backends import backends
+from moesaic.cli.balance import balance
 from moesaic.cli.bench import bench
+from moesaic.cli.checkpoint_contents import checkpoint
 from moesaic.cli.commands import Commands
 from moesaic.cli.conform import conform
 from moesaic.cli.demo import demo
+from moesaic.cli.exit_codes import ExitCode
 from moesaic.cli.explain import explain
 from moesaic.cli.machine import machine
 from moesaic.cli.matrix import matrix
 from moesaic.cli.models import models
-from moesaic.cli.printing import print_line
+from moesaic.cli.printing import print_line, print_note
+from moesaic.cli.quantize import quantize
 
 app = typer.Typer(
     cls=Commands,
     help="One Mixture-of-Experts layer for PyTorch whose kernels are interchangeable pieces.",
-    epilog="Exit codes: 0 done, 1 the answer is no, 2 bad input.",
+    epilog="Exit codes: 0 done, 1 the answer is no, 2 bad input, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (machine, backends, models, explain, matrix, conform, bench, demo):
+for command in (
+    machine,
+    backends,
+    models,
+    explain,
+    checkpoint,
+    quantize,
+    accuracy,
+    matrix,
+    conform,
+    balance,
+    bench,
+    demo,
+):
     app.command()(command)
 
 
 def main() -> None:
     """The entry point of the command line."""
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]  (what Python makes of `>&-`)
+        print_note("moesaic: stdout is closed, but the answer goes there: redirect it to a file or to /dev/null")
+        sys.exit(ExitCode.BAD_INPUT)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a letter that the terminal lacks is no reason to fail
         sys.stdout.reconfigure(errors="backslashreplace")
     app()

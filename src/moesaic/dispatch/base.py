@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -32,6 +33,12 @@ class Dispatcher(ABC, Generic[Receipt]):
     @abstractmethod
     def num_experts(self, num_local: int) -> int:
         """How many experts of the model tokens can reach if this rank holds `num_local`."""
+
+    def agree(self, num_local: int, facts: Mapping[str, str]) -> None:
+        """Called once when a layer is built, with what it was told: compare it with the other ranks.
+
+        `num_local`: experts that this rank's problem is for. Raises DispatchError, the same on all ranks.
+        """
 
     @abstractmethod
     def dispatch(self, hidden_states: Float[Tensor, "T H"], routing: Routing) -> tuple[Batch, Receipt]:

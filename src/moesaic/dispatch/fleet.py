@@ -17,6 +17,7 @@ from typing_extensions import override
 from moesaic.batches import Batch, Routing
 from moesaic.checks import flag, instance, whole_number
 from moesaic.dispatch.base import Dispatcher, Receipt
+from moesaic.dispatch.placement import even_share
 from moesaic.errors import DispatchError
 from moesaic.layouts import Layout
 
@@ -66,9 +67,7 @@ class Fleet(ABC, Generic[Receipt]):
         number = whole_number("Fleet", "rank", rank, DispatchError, at_least=0)
         if number >= self.num_ranks:
             raise DispatchError(f"rank {number} of {self.num_ranks}: ranks count from 0")
-        share, more = divmod(self.num_experts, self.num_ranks)
-        start = number * share + min(number, more)
-        return range(start, start + share + (number < more))
+        return even_share(self.num_experts, self.num_ranks, number)
 
     @abstractmethod
     def dispatch_all(self, calls: Sequence[Call]) -> list[tuple[Batch, Receipt]]:

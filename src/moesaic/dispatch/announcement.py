@@ -1,0 +1,115 @@
+"""announce: before rows travel each rank tells all others how many go where, and what they are.
+
+This is the one place where a dispatcher waits for its device on the host. Fixed in size whatever a rank hands in, it
+also turns everything that would leave the others waiting, or read another rank's bytes wrongly, into an error on all
+ranks: another dispatcher or placement, another dtype or size, tokens that a rank refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from moesaic.batches import StandardBatch
+from moesaic.dispatch.agreement import apart
+from moesaic.dispatch.collectives import Ranks
+from moesaic.dispatch.wire import Wire
+from moesaic.errors import DispatchError, GradientError, MoesaicError
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2)
+"""What hidden states may be; an announcement says it as a number."""
+
+FIELDS = (
+    "fitness",
+    "fingerprint of dispatcher and placement",
+    "hidden size",
+    "slots a token",
+    "dtype",
+    "weights' dtype",
+)
+"""What is announced besides the rows: first 1, or 0 from a rank that has no tokens to hand in."""
+
+
+@final
+@dataclass(frozen=True)
+class Announced:
+    """`rows[r][s]`: how many rows rank r sends to rank s, the same on every rank; `wire`: what a row is."""
+
+    rows: tuple[tuple[int, ...], ...]
+    wire: Wire
+
+    def sent(self, rank: int) -> tuple[int, ...]:
+        """How many rows `rank` sends to each rank."""
+        return self.rows[rank]
+
+    def got(self, rank: int) -> tuple[int, ...]:
+        """How many rows `rank` gets from each rank."""
+        return tuple(row[rank] for row in self.rows)
+
+
+def handed_in(hidden_states: object, routing: object, ranks: Ranks, *, owner: str) -> StandardBatch:
+    """The tokens of this rank. If they are none, the other ranks are told before the error is raised.
+
+    Raises BatchError, DispatchError for another device or an unknown dtype, GradientError if they require gradients.
+    """
+    try:
+        return _checked(hidden_states, routing, ranks)
+    except MoesaicError:
+        _exchange(ranks, torch.zeros(len(FIELDS) + ranks.size, dtype=torch.int64, device=ranks.device), owner)
+        raise
+
+
+def announce(ranks: Ranks, tokens: StandardBatch, counts: Int[Tensor, " N"], *, owner: str, identity: int) -> Announced:
+    """What all ranks announce; `counts` of `tokens` go to each rank, which the host need not know.
+
+    Raises DispatchError on every rank, naming the ranks, if one of them has no tokens to hand in or if they do not fit
+    together; CollectiveError if a rank is not heard from.
+    """
+    weights = tokens.routing.topk_weights
+    described = (tokens.rows.shape[1], weights.shape[1], DTYPES.index(tokens.rows.dtype), DTYPES.index(weights.dtype))
+    fields = torch.tensor((1, identity, *described))
+    found = _exchange(ranks, torch.cat([fields.to(ranks.device, non_blocking=True), counts]), owner)
+    _judge(found, owner)
+    _, _, hidden_size, top_k, dtype, weight_dtype = found[0][: len(FIELDS)]
+    wire = Wire(hidden_size, top_k, DTYPES[dtype], DTYPES[weight_dtype])
+    return Announced(tuple(tuple(row[len(FIELDS) :]) for row in found), wire)
+
+
+def identity(dispatcher: str) -> int:
+    """A number that tells dispatchers apart, the same in every process."""
+    return int.from_bytes(hashlib.sha256(dispatcher.encode()).digest()[:7])
+
+
+def _exchange(ranks: Ranks, mine: Tensor, owner: str) -> list[list[int]]:
+    return ranks.all_gather(mine, f"{owner}.dispatch, announcing the rows").tolist()
+
+
+def _checked(hidden_states: Any, routing: Any, ranks: Ranks) -> StandardBatch:
+    tokens = StandardBatch(hidden_states, routing)
+    rows = tokens.rows
+    if rows.device != ranks.device:
+        raise DispatchError(f"the tokens are on {rows.device}, but {ranks} exchange what is on {ranks.device}")
+    if rows.dtype not in DTYPES:
+        raise DispatchError(f"hidden_states is {rows.dtype}, but it needs one of {', '.join(map(str, DTYPES))}")
+    if torch.is_grad_enabled() and (rows.requires_grad or tokens.routing.topk_weights.requires_grad):
+        raise GradientError("the tokens require gradients, but ranks exchange none: call it under torch.no_grad()")
+    return tokens
+
+
+def _judge(found: Sequence[Sequence[int]], owner: str) -> None:
+    fit, *columns = list(zip(*found, strict=True))[: len(FIELDS)]
+    if not all(fit):
+        unfit = [str(rank) for rank, value in enumerate(fit) if not value]
+        raise DispatchError(
+            f"{owner}: no tokens came from rank{'s' * (len(unfit) > 1)} {', '.join(unfit)}, whose own error says why"
+        )
+    for name, column in zip(FIELDS[1:], columns, strict=True):
+        if len(set(column)) > 1:
+            shown = [str(DTYPES[value]) if name.endswith("dtype") else str(value) for value in column]
+            raise DispatchError(f"{owner}: the ranks differ in {name}: {apart(shown)}")
