@@ -1,4 +1,4 @@
-"""CpuQuantized where torch's kernels run, which the kit's odd sizes never reach: every promise of the contract there."""
+"""CpuQuantized where torch's kernels run, which the kit's own sizes do not reach: the contract is tried there too."""
 
 from dataclasses import replace
 
@@ -12,8 +12,10 @@ from moesaic import (
     NVFP4,
     BatchedExperts,
     CpuQuantized,
+    ExpertWeights,
     GeGLU,
     GroupedContiguous,
+    Machine,
     PaddedStandard,
     PerBlock,
     PerGroup,
@@ -53,7 +55,7 @@ def cases_for(stored):
 @needs_kernels
 @pytest.mark.parametrize("stored", FORMATS.values(), ids=FORMATS)
 def test_every_promise_is_kept_on_the_kernels(stored):
-    report = conform(CpuQuantized(), torch.device("cpu"), cases=[*cases_for(stored)])
+    report = conform(CpuQuantized(), Machine.current("cpu"), cases=[*cases_for(stored)])
     assert report.faults == ()
     assert report.counts["passed"] > 80
     case: Case = next(cases_for(stored))
@@ -63,8 +65,6 @@ def test_every_promise_is_kept_on_the_kernels(stored):
 
 
 def weights_of(case):
-    from moesaic import ExpertWeights  # noqa: PLC0415
-
     problem = case.problem
     shape = problem.num_experts, problem.width, problem.hidden_size
     plain = ExpertWeights.plain(
@@ -91,7 +91,9 @@ def test_a_kernel_computes_what_the_format_means_and_gives_every_bit_back(stored
         x = values(count, columns, seed=count, dtype=BF16)
         wanted = x.double() @ weight.dequantize(torch.float64).T
         error = (found(x).double() - wanted).pow(2).mean().sqrt() / wanted.std()
-        assert error < 4e-3, count  # one rounding of the product is 1.7e-3, of offsets and scales 2e-3
+        # One rounding of the product is 1.7e-3, of the scales 1.6e-3; an offset is up to eight steps and rounded too.
+        offsets = isinstance(stored, INT4) and stored.zero_point
+        assert error < (6.5e-3 if offsets else 3.5e-3), count
 
 
 @needs_kernels

@@ -9,7 +9,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from moesaic import FP8, INT4, MXFP4, PerGroup, PerRow, Plain, Scheme
-from moesaic.checkpoints import Checkpoint, CompressedTensors, GptOssMXFP4, read_experts
+from moesaic.checkpoints import (
+    Checkpoint,
+    CompressedTensors,
+    GptOssMXFP4,
+    quantize_checkpoint,
+    read_experts,
+    recipe_named,
+)
 from moesaic.checkpoints.naming import GPT_OSS, PROJ
 from moesaic.checkpoints.writing import layer_tensors
 from moesaic.integrations.transformers.discovery import find_layers
@@ -159,3 +166,32 @@ def test_inklings_interleaved_rows_are_those_that_transformers_separates(tmp_pat
     for name, ours in ((stem, got.data), (f"{stem}_scale", got.scales["scale"])):
         theirs = Interleave(dim=1).convert({name: tensors[name].view(torch.uint8)}, [name], [name])[name]
         assert torch.equal(theirs, ours.view(torch.uint8))
+
+
+QUANTIZED = {"mxfp4-gpt-oss": "gpt_oss", "int4-g32": "qwen3_moe", "fp8-channel": "qwen3_moe", "mxfp4": "qwen3_moe"}
+"""Recipes that transformers reads rightly itself, and a family to try each on."""
+
+
+@pytest.mark.parametrize("recipe", QUANTIZED)
+def test_a_model_that_was_quantized_is_loaded_by_transformers_with_everything_else_plain(recipe, tmp_path):
+    sizes = {"hidden_size": 64, "moe_intermediate_size": 32, "intermediate_size": 96}
+    tiny(QUANTIZED[recipe], **sizes).to(torch.bfloat16).save_pretrained(tmp_path / "plain")
+    quantize_checkpoint(Checkpoint(tmp_path / "plain"), tmp_path / "new", recipe_named(recipe))
+    config = json.loads((tmp_path / "new/config.json").read_text())
+    config["quantization_config"]["dequantize"] = True  # without a GPU
+    (tmp_path / "new/config.json").write_text(json.dumps(config))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        load = transformers.AutoModelForCausalLM.from_pretrained
+        model, loaded = (load(tmp_path / name, dtype=torch.bfloat16) for name in ("plain", "new"))
+    for layer in find_layers(model):
+        tensors = parameters(layer.module)
+        storage = declared_storage(layer.module)
+        wanted = read_experts(tmp_path / "new", layer.name).dequantize(torch.bfloat16)
+        found = storage.canonical(parameters(loaded.get_submodule(layer.name)))
+        assert all(map(torch.equal, found.tensors, wanted.tensors)), layer.name
+        for name, value in storage.stored(wanted).items():
+            tensors[name].data.copy_(value)
+    ids = torch.arange(12).unsqueeze(0)
+    with torch.no_grad():
+        assert torch.equal(loaded(ids).logits, model(ids).logits)

@@ -9,7 +9,7 @@ import pytest
 
 TEXT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 COMMANDS = [shlex.split(line)[1:] for line in re.findall(r"^\$ (moesaic .*)$", TEXT, re.MULTILINE)]
-SLOW = ("bench", "demo")
+SLOW = ("bench", "demo", "quantize", "accuracy")
 
 
 @pytest.mark.parametrize("arguments", [c for c in COMMANDS if c[0] not in SLOW and "--check" not in c], ids=" ".join)

@@ -20,11 +20,14 @@ FEW_ROWS = 16
 ROWS, COLUMNS = 4, 32
 """What the kernel steps in; it reads past the end of a weight that is no multiple (torch 2.13)."""
 
+ALIGNMENT = 64
+"""Bytes."""
+
 
 @final
 @dataclass(frozen=True, eq=False)
 class Int8Projection(StoredProjection):
-    """Codes as they came, and their scales `[N]` rounded to bfloat16 for the kernel (exact where they are stored so)."""
+    """Codes as they came, and their scales `[N]` rounded to bfloat16 for the kernel: exact where they are stored so."""
 
     weight: Quantized
     scale: Tensor
@@ -32,7 +35,7 @@ class Int8Projection(StoredProjection):
     @classmethod
     def of(cls, weight: Quantized) -> Int8Projection:
         """`weight` is one that `takes`."""
-        codes = Quantized(weight.format, weight.data.contiguous(), weight.scales, weight.parts)
+        codes = Quantized(weight.format, _aligned(weight.data), weight.scales, weight.parts)
         return cls(codes, weight.scales["scale"].flatten().to(torch.bfloat16))
 
     @classmethod
@@ -46,7 +49,7 @@ class Int8Projection(StoredProjection):
     def __call__(self, rows: Tensor) -> Tensor:
         if rows.shape[0] > FEW_ROWS:
             return functional.linear(rows, self.weight.dequantize(rows.dtype))
-        return torch.ops.aten._weight_int8pack_mm(rows.contiguous(), self.weight.data, self.scale)  # noqa: SLF001
+        return torch.ops.aten._weight_int8pack_mm(_aligned(rows), self.weight.data, self.scale)  # noqa: SLF001
 
     @override
     def stored(self) -> Quantized:
@@ -56,3 +59,10 @@ class Int8Projection(StoredProjection):
     @override
     def tensors(self) -> tuple[Tensor, ...]:
         return (*self.weight.tensors, self.scale)
+
+
+def _aligned(values: Tensor) -> Tensor:
+    """`values`, copied unless dense and aligned as torch allocates: the kernel's loads fault on what is not."""
+    if values.is_contiguous() and values.data_ptr() % ALIGNMENT == 0:
+        return values
+    return values.clone(memory_format=torch.contiguous_format)

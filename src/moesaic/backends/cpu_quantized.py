@@ -2,14 +2,15 @@
 
 INT4 in groups of 32 to 256 and INT8 per row run on torch's own kernels where few rows meet an expert, in bfloat16 and
 where the sizes fit (`cpu_int4.py`, `cpu_int8.py`); every other format, dtype and size is read back expert by expert at
-each call (`cpu_dequantized.py`), which saves memory and no time. Inputs are rounded to their format and read back.
+each call (`cpu_dequantized.py`), which saves memory and no time. Inputs that have a format are rounded to it and read
+back, and all that follows is in float32.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -19,18 +20,20 @@ from moesaic.backends.base import Backend
 from moesaic.backends.capabilities import Capabilities, Target
 from moesaic.backends.cpu import ACTIVATIONS
 from moesaic.backends.cpu_few import run_few
-from moesaic.backends.cpu_stored import CpuStored
 from moesaic.backends.host_rows import grouped_segments, slab_counts
 from moesaic.batches import Batch, BatchedBatch, GroupedBatch
 from moesaic.layouts import BatchedExperts, GroupedContiguous, PaddedStandard, Standard
 from moesaic.problem import DTYPES, Problem
-from moesaic.quant import SCHEMES, UNQUANTIZED
+from moesaic.quant import SCHEMES, UNQUANTIZED, Plain
 from moesaic.weights import ExpertWeights
+
+if TYPE_CHECKING:
+    from moesaic.backends.cpu_stored import CpuStored
 
 
 @final
 @dataclass(frozen=True)
-class CpuQuantized(Backend[CpuStored]):
+class CpuQuantized(Backend["CpuStored"]):
     """Quantized weights of any format on a CPU. Needs no alignment; computes no gradients."""
 
     name: ClassVar[str] = "cpu_quantized"
@@ -59,6 +62,8 @@ class CpuQuantized(Backend[CpuStored]):
 
     @override
     def prepare(self, weights: ExpertWeights, problem: Problem) -> CpuStored:
+        from moesaic.backends.cpu_stored import CpuStored  # noqa: PLC0415 - importing moesaic stays quick
+
         return CpuStored.of(weights, problem)
 
     @override
@@ -88,12 +93,14 @@ class CpuQuantized(Backend[CpuStored]):
     @override
     def workspace(self, problem: Problem, num_rows: int) -> int:
         # Every row at every stage, in the dtype and in float32, the activation's and the input format's copies, and
-        # one expert's weights: codes, scales at every value, products.
+        # one expert's weights: codes, scales at every value, products; plain ones are used as they are.
+        plain_weights, plain_inputs = (isinstance(f, Plain) for f in (problem.scheme.weights, problem.scheme.inputs))
+        converted = (0 if plain_inputs else 1) if plain_weights else 6
         wide = max(4, problem.dtype.itemsize)
         slots = num_rows * problem.top_k if problem.layout.has_routing else num_rows
-        columns = 8 * problem.hidden_size + 4 * problem.width + 10 * problem.intermediate_size
-        columns += 8 * max(problem.hidden_size, problem.intermediate_size)
-        elements = 6 * problem.num_weights + slots * columns + 3 * num_rows * problem.hidden_size
+        columns = 5 * problem.hidden_size + 3 * problem.width + 9 * problem.intermediate_size
+        columns += 0 if plain_inputs else 8 * max(problem.hidden_size, problem.intermediate_size)
+        elements = converted * problem.num_weights + slots * columns + 3 * num_rows * problem.hidden_size
         return wide * elements + (slots + num_rows) * 120 + 4096
 
 

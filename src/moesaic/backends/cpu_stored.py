@@ -15,7 +15,7 @@ from moesaic.backends.cpu_few import expert_ids
 from moesaic.backends.cpu_int4 import Int4Projection
 from moesaic.backends.cpu_int8 import Int8Projection
 from moesaic.problem import Problem
-from moesaic.quant import Format, Plain, Quantized
+from moesaic.quant import Plain, Quantized
 from moesaic.weights import ExpertWeights
 
 
@@ -35,8 +35,8 @@ class CpuStored:
         """Each projection for the kernel that takes it."""
         experts = range(problem.num_experts)
         return cls(
-            [_projection(weights.gate_up.expert(e), problem.dtype) for e in experts],
-            [_projection(weights.down.expert(e), problem.dtype) for e in experts],
+            [_projection(weights.gate_up.expert(e), problem) for e in experts],
+            [_projection(weights.down.expert(e), problem) for e in experts],
             weights.gate_up_bias,
             weights.down_bias,
             weights.output_scale,
@@ -58,11 +58,17 @@ class CpuStored:
         """Rows `[S, H]`, expert by expert, to their unweighted results, in float32 (float64 for float64).
 
         Rows are rounded to the input format before each projection, all together, so that one scale may serve them.
+        Then everything stays in float32: a value that were rounded to bfloat16 before could fall to another code, and
+        the largest of a row to another scale, which is an error of a whole step.
         """
+        inputs = problem.scheme.inputs
+        plain = isinstance(inputs, Plain)
         ids = expert_ids(experts, counts) if problem.activation.per_expert() else None
-        first = self._projected(self.gate_up, self.gate_up_bias, experts, counts, _rounded(rows, problem.scheme.inputs))
-        inner = activate(problem.activation, first, ids, wide=None, out=None).to(problem.dtype)
-        second = self._projected(self.down, self.down_bias, experts, counts, _rounded(inner, problem.scheme.inputs))
+        rows = rows if plain else inputs.round_trip(rows.to(_wide(rows)))
+        first = self._projected(self.gate_up, self.gate_up_bias, experts, counts, rows)
+        inner = activate(problem.activation, first, ids, wide=None, out=None)
+        inner = inner.to(problem.dtype) if plain else inputs.round_trip(inner)
+        second = self._projected(self.down, self.down_bias, experts, counts, inner)
         if problem.output_norm is None or self.output_scale is None:
             return second
         return problem.output_norm(second, self.output_scale)
@@ -75,7 +81,8 @@ class CpuStored:
         counts: list[int],
         rows: Tensor,
     ) -> Tensor:
-        wide = torch.float64 if rows.dtype == torch.float64 else torch.float32
+        """`rows @ weight.T + bias`, expert by expert; products in the dtype of `rows`, the sum as wide as results."""
+        wide = _wide(rows)
         pieces: list[Tensor] = []
         for expert, piece in zip(experts, rows.split(counts), strict=True):
             product = projections[expert](piece).to(wide)
@@ -83,10 +90,13 @@ class CpuStored:
         return torch.cat(pieces)
 
 
-def _projection(weight: Quantized, dtype: torch.dtype) -> StoredProjection:
-    if Int8Projection.takes(weight, dtype):
-        return Int8Projection.of(weight)
-    return Int4Projection.of(weight, dtype) or DequantizedProjection(weight)
+def _projection(weight: Quantized, problem: Problem) -> StoredProjection:
+    """The kernel that takes `weight`; rows that were rounded to a format are wider than kernels take."""
+    if isinstance(problem.scheme.inputs, Plain):
+        if Int8Projection.takes(weight, problem.dtype):
+            return Int8Projection.of(weight)
+        return Int4Projection.of(weight, problem.dtype) or DequantizedProjection(weight)
+    return DequantizedProjection(weight)
 
 
 def _stacked(projections: Sequence[StoredProjection]) -> Quantized:
@@ -95,6 +105,5 @@ def _stacked(projections: Sequence[StoredProjection]) -> Quantized:
     return replace(each[0], data=torch.stack([stored.data for stored in each]), scales=scales)
 
 
-def _rounded(rows: Tensor, inputs: Format) -> Tensor:
-    """What a projection reads of `rows`: scales come from these rows, all of them live."""
-    return rows if isinstance(inputs, Plain) else inputs.round_trip(rows)
+def _wide(rows: Tensor) -> torch.dtype:
+    return torch.float64 if rows.dtype == torch.float64 else torch.float32
