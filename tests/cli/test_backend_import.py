@@ -45,6 +45,9 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "acme_here.py").write_text(MODULE)
     (tmp_path / "acme_broken.py").write_text("import acme_that_is_not_there\n")
     (tmp_path / "acme_syntax.py").write_text("def f(:\n")
+    (tmp_path / "acme_exit.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "acme_library.py").write_text("import ctypes\nctypes.CDLL('libacme_gone.so')\n")
+    (tmp_path / "acme_name.py").write_text("acme_undefined\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
     return tmp_path
@@ -73,6 +76,9 @@ def test_the_other_commands_take_it_as_a_plugin(moesaic, here):
         ("acme_here.sub:Fast", ("'acme_here.sub:Fast'",)),
         ("acme_broken:Fast", ("cannot be imported", "acme_that_is_not_there")),
         ("acme_syntax:Fast", ("cannot be imported", "acme_syntax.py")),
+        ("acme_exit:Fast", ("cannot be imported", "SystemExit: 0")),
+        ("acme_library:Fast", ("'acme_library:Fast' cannot be imported", "OSError", "libacme_gone.so")),
+        ("acme_name:Fast", ("cannot be imported", "NameError", "acme_undefined")),
         ("acme_here:Fst", ("acme_here has no 'Fst'", "it offers Fast")),
         ("acme_here:Holder.Outer", ("has no 'Holder.Outer'", "Fast, Sized, sized")),
         ("math:pi2", ("math has no 'pi2'", "defines no backend")),

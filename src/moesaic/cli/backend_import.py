@@ -68,8 +68,11 @@ def _module(name: str, text: str) -> Any:
         raise BackendError(
             f"no module {fault.name!r} is found for {text!r}: install it, or run in the directory that it lies in"
         ) from fault
-    except (ImportError, SyntaxError) as fault:
-        raise BackendError(f"the module of {text!r} cannot be imported: {fault}") from fault
+    # A module runs as it is imported, and whatever it raises, `sys.exit` too, is one fault of the input. Left alone,
+    # exit(0) would read as "no fault found".
+    except (Exception, SystemExit) as fault:
+        kind = "" if isinstance(fault, ImportError | SyntaxError) else f"{fault.__class__.__name__}: "
+        raise BackendError(f"the module of {text!r} cannot be imported: {kind}{fault}") from fault
 
 
 def _is_needed(parameter: inspect.Parameter) -> bool:
