@@ -93,9 +93,9 @@ class CpuQuantized(Backend["CpuStored"]):
     @override
     def workspace(self, problem: Problem, num_rows: int) -> int:
         # Every row at every stage, in the dtype and in float32, the activation's and the input format's copies, and
-        # one expert's weights: codes, scales at every value, products; plain ones are used as they are.
+        # one expert's weights: codes, scales at every value, products; of plain ones what a product packs.
         plain_weights, plain_inputs = (isinstance(f, Plain) for f in (problem.scheme.weights, problem.scheme.inputs))
-        converted = (0 if plain_inputs else 1) if plain_weights else 6
+        converted = 1 if plain_weights else 6
         wide = max(4, problem.dtype.itemsize)
         slots = num_rows * problem.top_k if problem.layout.has_routing else num_rows
         columns = 5 * problem.hidden_size + 3 * problem.width + 9 * problem.intermediate_size
