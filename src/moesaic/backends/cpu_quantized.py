@@ -95,13 +95,15 @@ class CpuQuantized(Backend["CpuStored"]):
         # Every row at every stage, in the dtype and in float32, the activation's and the input format's copies, and
         # one expert's weights: codes, scales at every value, products; of plain ones what a product packs.
         plain_weights, plain_inputs = (isinstance(f, Plain) for f in (problem.scheme.weights, problem.scheme.inputs))
-        converted = 1 if plain_weights else 6
+        largest = problem.hidden_size * max(problem.width, problem.intermediate_size) * problem.dtype.itemsize
         wide = max(4, problem.dtype.itemsize)
         slots = num_rows * problem.top_k if problem.layout.has_routing else num_rows
         columns = 5 * problem.hidden_size + 3 * problem.width + 9 * problem.intermediate_size
         columns += 0 if plain_inputs else 8 * max(problem.hidden_size, problem.intermediate_size)
-        elements = converted * problem.num_weights + slots * columns + 3 * num_rows * problem.hidden_size
-        return wide * elements + (slots + num_rows) * 120 + 4096
+        elements = slots * columns + 3 * num_rows * problem.hidden_size
+        converted = (0 if plain_inputs else 1) if plain_weights else 6
+        elements += converted * problem.num_weights
+        return (largest if plain_weights else 0) + wide * elements + (slots + num_rows) * 120 + 4096
 
 
 def _in_place(
