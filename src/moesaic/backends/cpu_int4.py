@@ -17,7 +17,7 @@ from moesaic.quant.nibbles import pack, unpack
 
 FEW_ROWS = 96
 """Rows up to which the kernel wins: a million weights take it 24 us a row, oneDNN 10 and 1200 to read them back
-(one Zen 4 core)."""
+(one Zen 4 core, exploratory)."""
 
 GROUPS: tuple[int, ...] = (32, 64, 128, 256)
 """The groups of columns that the kernel knows."""

@@ -15,7 +15,7 @@ from moesaic.quant import INT8, PerRow, Quantized
 
 FEW_ROWS = 16
 """Rows up to which the kernel wins: a million weights take it 27 us a row, oneDNN 10 and 290 to read them back
-(one Zen 4 core)."""
+(one Zen 4 core, exploratory)."""
 
 ROWS, COLUMNS = 4, 32
 """What the kernel steps in; it reads past the end of a weight that is no multiple (torch 2.13)."""

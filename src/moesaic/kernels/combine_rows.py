@@ -1,6 +1,7 @@
 """out[t] = sum_k p[t, k] * rows[r(t, k)] in float32, in the order of the slots; a pair without a row adds nothing.
 
-Memory-bound: every row is read once and every token written once, at 4.2 TB/s on an H200.
+Memory-bound: every row is read once and every token written once, at 4.0 TB/s on an H200
+(16384 tokens of qwen3-30b in 150 us: hopper_experiments_h200.json).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Programmatic dependent launch: a kernel's programs start while the kernel before them drains (Hopper and later).
 
-`wait_for_previous` is the first thing that such a kernel does before it reads what the kernel before it wrote. It
-saves about 1 us a boundary (docs/performance/hopper.md).
+`wait_for_previous` is the first thing that such a kernel does before it reads what the kernel before it wrote.
 """
 
 from __future__ import annotations

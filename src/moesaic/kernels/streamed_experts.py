@@ -140,7 +140,7 @@ def _weights(weights: Tensor, blocks: Blocks, *, tma: bool) -> Any:
 @triton.jit
 @no_type_check
 def _flag(at):
-    """An acquiring load: polling by an atomic addition is 1 % slower, it competes with the increments."""
+    """An acquiring load: polling by an atomic addition would compete with the increments."""
     return tl.inline_asm_elementwise(
         "ld.acquire.gpu.global.s32 $0, [$1];",
         "=r,l",
