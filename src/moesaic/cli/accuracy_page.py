@@ -30,7 +30,7 @@ def accuracy_page(document: Mapping[str, Any]) -> str:
     columns = columns_of(document)
     lines = [columns, ("---", "---", *("---:" for _ in columns[2:])), *rows_of(document)]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    foot = f"\nMeasured at commit {str(document['commit'])[:12]} with torch {document['torch']}.\n"
+    foot = f"\nMeasured on {document['commit']} with torch {document['torch']}.\n"
     return _HEAD.format(windows=document["windows"]) + table + foot
 
 
