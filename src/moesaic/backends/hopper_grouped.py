@@ -14,12 +14,10 @@ from moesaic.backends.capabilities import Capabilities, Requires, Target
 from moesaic.backends.device_weights import ROW_BYTES, DeviceWeights
 from moesaic.backends.hopper_products import ALIGNMENT, product_bytes, product_rows, product_tokens
 from moesaic.backends.triton_grouped import EXPRESSED
-from moesaic.backends.triton_streamed import streamed_bytes, streamed_rows, streamed_tokens, vector_tokens
-from moesaic.backends.triton_tilings import stream_tiling, vector_strips
+from moesaic.backends.triton_streamed import few_rows, few_tokens, streamed_bytes
 from moesaic.batches import Batch, BatchedBatch, GroupedBatch, Routing
 from moesaic.errors import BatchError
 from moesaic.layouts import GroupedContiguous, PaddedStandard, Standard
-from moesaic.machine import Machine
 from moesaic.problem import Problem
 from moesaic.quant import UNQUANTIZED
 from moesaic.weights import ExpertWeights
@@ -88,20 +86,13 @@ class HopperGrouped(Backend[DeviceWeights]):
         num_rows = batch.rows.shape[0]
         if self._multiplies(problem, num_rows):
             return product_rows(batch, prepared, problem)
-        tiling = stream_tiling(problem, Machine.current(batch.rows.device), num_rows)
-        return streamed_rows(batch, prepared, problem, tiling)
+        return few_rows(batch, prepared, problem)
 
     def _tokens(self, rows: Tensor, routing: Routing, prepared: DeviceWeights, problem: Problem) -> Tensor:
-        num_tokens, num_pairs = routing.topk_ids.shape[0], routing.topk_ids.numel()
-        if num_pairs == 0:
-            return torch.zeros_like(rows, memory_format=torch.contiguous_format)
-        if self._multiplies(problem, num_pairs):
+        num_pairs = routing.topk_ids.numel()
+        if num_pairs and self._multiplies(problem, num_pairs):
             return product_tokens(rows, routing, prepared, problem)
-        strips = vector_strips(problem, num_pairs, num_tokens)
-        if strips is not None:
-            return vector_tokens(rows, routing, prepared, problem, strips)
-        tiling = stream_tiling(problem, Machine.current(rows.device), num_pairs)
-        return streamed_tokens(rows, routing, prepared, problem, tiling)
+        return few_tokens(rows, routing, prepared, problem)
 
     def _multiplies(self, problem: Problem, num_rows: int) -> bool:
         return num_rows >= self.product_rows * problem.num_experts

@@ -25,11 +25,9 @@ from moesaic.activations import (
 from moesaic.backends.base import Backend
 from moesaic.backends.capabilities import Accepts, Capabilities, Requires, Target
 from moesaic.backends.device_weights import ROW_BYTES, DeviceWeights
-from moesaic.backends.triton_streamed import streamed_bytes, streamed_rows, streamed_tokens, vector_tokens
-from moesaic.backends.triton_tilings import stream_tiling, vector_strips
-from moesaic.batches import Batch, BatchedBatch, GroupedBatch, Routing
+from moesaic.backends.triton_streamed import few_rows, few_tokens, streamed_bytes
+from moesaic.batches import Batch, BatchedBatch, GroupedBatch
 from moesaic.layouts import BatchedExperts, GroupedContiguous, PaddedStandard, Standard
-from moesaic.machine import Machine
 from moesaic.problem import Problem
 from moesaic.quant import UNQUANTIZED
 from moesaic.weights import ExpertWeights
@@ -99,20 +97,8 @@ class TritonGrouped(Backend[DeviceWeights]):
             return torch.empty_like(rows, memory_format=torch.contiguous_format)
         with torch.cuda.device(rows.device):  # triton launches on the current device, whatever its arguments lie on
             if isinstance(batch, GroupedBatch | BatchedBatch):
-                height = rows.numel() // problem.hidden_size
-                tiling = stream_tiling(problem, Machine.current(rows.device), height)
-                return streamed_rows(batch, prepared, problem, tiling)
-            return self._tokens(rows, batch.routing, prepared, problem)
-
-    def _tokens(self, rows: Tensor, routing: Routing, prepared: DeviceWeights, problem: Problem) -> Tensor:
-        num_tokens, num_pairs = routing.topk_ids.shape[0], routing.topk_ids.numel()
-        if num_pairs == 0:
-            return torch.zeros_like(rows, memory_format=torch.contiguous_format)
-        strips = vector_strips(problem, num_pairs, num_tokens)
-        if strips is not None:
-            return vector_tokens(rows, routing, prepared, problem, strips)
-        tiling = stream_tiling(problem, Machine.current(rows.device), num_pairs)
-        return streamed_tokens(rows, routing, prepared, problem, tiling)
+                return few_rows(batch, prepared, problem)
+            return few_tokens(rows, batch.routing, prepared, problem)
 
     @override
     def workspace(self, problem: Problem, num_rows: int) -> int:
