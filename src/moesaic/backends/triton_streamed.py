@@ -130,8 +130,8 @@ def streamed_bytes(problem: Problem, num_rows: int) -> int:
     size = problem.dtype.itemsize
     hidden, inner = problem.hidden_size, problem.intermediate_size
     tiles = pairs // 16 + problem.num_experts
-    # Pairs, places, ids and weights; tiles and flags; a histogram for each 128 pairs, up to 1024 of them.
-    histograms = min(1025, pairs // 128 + 2) * max(16, 2 * problem.num_experts)
+    # Pairs, places, ids and weights; tiles and flags; a histogram for each 256 pairs, up to 128 of them, and their sum.
+    histograms = min(129, pairs // 256 + 2) * max(16, 2 * problem.num_experts)
     order = 16 * pairs + 24 * tiles + 4 * histograms
     results = pairs * hidden * size if routed else 0
     # Rows once more where they have to be copied, and the output.

@@ -1,7 +1,7 @@
 """The order of many pairs in three launches: a histogram for each block, its sum over the blocks before, the places.
 
-A block ranks its pairs by a matrix product: the pairs of each expert before each pair are the strictly lower triangle
-times the 0/1 matrix [pairs, experts], exact in float16. Comparing all pairs of a block instead took 8 us a step.
+A block ranks its pairs by sorting (expert, pair) as one integer: 55 exchanges a pair for 1024 of them. Multiplying the
+0/1 matrix [pairs, experts] by a triangle instead takes 128 products a pair for 128 experts: 53 us at 131072 pairs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,8 @@ from moesaic.kernels.launching import overlap_launches, wait_for_previous
 from moesaic.kernels.row_order import HEADER, RowOrder
 from moesaic.kernels.tile_entries import ENTRIES, reset_control, tile_count, write_no_tiles, write_tiles
 
-RANKED = 16384
-"""Elements of the 0/1 matrix in which a program ranks some pairs at a time: 64 a thread."""
-
-MOST_BLOCKS = 1024
-"""Histograms: the scan holds as many in registers, 8 experts in a program."""
+LEAST_BLOCK, MOST_BLOCKS = 256, 128
+"""Pairs of one block at least, and more where that would be too many blocks."""
 
 _HEADER = tl.constexpr(HEADER)
 _SCANNED = tl.constexpr(8)
@@ -30,9 +27,8 @@ _SCANNED = tl.constexpr(8)
 def order_many(ids: Tensor, order: RowOrder, num_experts: int, *, spare: int, alignment: int, group: int) -> None:
     """Fill `order` with the pairs of `ids` [T, K], which are contiguous."""
     num_pairs = ids.numel()
-    bins = max(16, triton.next_power_of_2(num_experts))  # a matrix product has 16 columns at least
-    step = max(16, min(128, RANKED // bins))
-    block = max(step, triton.next_power_of_2(triton.cdiv(num_pairs, MOST_BLOCKS)))
+    bins = max(_SCANNED.value, triton.next_power_of_2(num_experts))
+    block = max(LEAST_BLOCK, triton.next_power_of_2(triton.cdiv(num_pairs, MOST_BLOCKS)))
     blocks = triton.cdiv(num_pairs, block)
     histograms = torch.empty(blocks + 1, bins, dtype=torch.int32, device=ids.device)
     totals = histograms[blocks]
@@ -56,13 +52,12 @@ def order_many(ids: Tensor, order: RowOrder, num_experts: int, *, spare: int, al
         E=num_experts,
         BINS=bins,
         BLOCK=block,
-        STEP=step,
         TILE_ROWS=order.tile_rows,
         SPARE=spare,
         ALIGNMENT=alignment,
         GROUP=group,
         ENTRIES=ENTRIES,
-        num_warps=8,
+        num_warps=4 if bins <= 512 and block <= 512 else 8,  # 4 spill
         **dependent,
     )
 
@@ -107,7 +102,6 @@ def _place(
     E: tl.constexpr,
     BINS: tl.constexpr,
     BLOCK: tl.constexpr,
-    STEP: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     SPARE: tl.constexpr,
     ALIGNMENT: tl.constexpr,
@@ -140,16 +134,16 @@ def _place(
         if program == 0:
             reset_control(control, total, tile, 0)
 
-    base = starts + before
-    earlier = tl.arange(0, STEP)[None, :] < tl.arange(0, STEP)[:, None]
-    for step in range(BLOCK // STEP):
-        pair = program * BLOCK + step * STEP + tl.arange(0, STEP)
-        of = tl.load(ids + pair, mask=pair < num_pairs, other=-1)
-        live = (of >= 0) & (of < E)
-        chosen = of[:, None] == bins[None, :]
-        # Pairs of each expert before each pair, exact: 0 and 1 in float16, sums up to 128.
-        rank = tl.dot(earlier.to(tl.float16), chosen.to(tl.float16)).to(tl.int32)
-        row = tl.sum(tl.where(chosen, rank + base[None, :], 0), 1)
-        tl.store(pairs + row, pair, mask=live)
-        tl.store(places + pair, tl.where(live, row, -1), mask=pair < num_pairs)
-        base += tl.sum(chosen.to(tl.int32), 0)
+    pair = program * BLOCK + tl.arange(0, BLOCK)
+    of = tl.load(ids + pair, mask=pair < num_pairs, other=-1)
+    live = (of >= 0) & (of < E)
+    inside = tl.histogram(of, BINS, mask=live)
+    base = starts + before - (tl.cumsum(inside, 0) - inside)
+    NOBODY: tl.constexpr = BINS * BLOCK  # behind every expert
+    ordered = tl.sort(tl.where(live, of * BLOCK + tl.arange(0, BLOCK), NOBODY))
+    active = ordered < NOBODY
+    row = tl.gather(base, tl.where(active, ordered // BLOCK, 0), 0) + tl.arange(0, BLOCK)
+    ranked = program * BLOCK + ordered % BLOCK
+    tl.store(pairs + row, ranked, mask=active)
+    tl.store(places + ranked, row, mask=active)
+    tl.store(places + pair, tl.full([BLOCK], -1, tl.int32), mask=(pair < num_pairs) & ~live)
