@@ -8,64 +8,7 @@ import triton
 import triton.language as tl
 
 from moesaic.kernels.activation_expressions import evaluate
-
-
-@triton.jit
-@no_type_check
-def _sums(N: tl.constexpr, ROWS: tl.constexpr, SWAP: tl.constexpr):
-    if SWAP:
-        return tl.zeros([ROWS, N], tl.float32)
-    else:
-        return tl.zeros([N, ROWS], tl.float32)
-
-
-@triton.jit
-@no_type_check
-def _multiply(weights, rows, sums, SWAP: tl.constexpr):
-    if SWAP:
-        return tl.dot(weights, rows.T, sums)
-    else:
-        return tl.dot(rows, weights.T, sums)
-
-
-@triton.jit
-@no_type_check
-def _across(values, SWAP: tl.constexpr):
-    """One value for each of the weights' rows, to be added to sums."""
-    if SWAP:
-        return values[:, None]
-    else:
-        return values[None, :]
-
-
-@triton.jit
-@no_type_check
-def _owners(pairs, first, stop, OFFSET: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
-    """The rows of x, of what is computed, and which of the N are there."""
-    row = first + OFFSET + tl.arange(0, N)
-    live = row < stop
-    if K > 0:
-        pair = tl.load(pairs + row, mask=live, other=0)
-        return pair // K, pair, live
-    else:
-        row = tl.where(live, row, first)
-        return row, row, live
-
-
-@triton.jit
-@no_type_check
-def _rows(at, inner, start, live, DEPTH: tl.constexpr, BLOCK: tl.constexpr, PAST_L1: tl.constexpr):
-    mask = live[:, None] if DEPTH % BLOCK == 0 else live[:, None] & (inner < DEPTH - start)[None, :]
-    return tl.load(at + start, mask=mask, other=0.0, cache_modifier=".cg" if PAST_L1 else "")
-
-
-@triton.jit
-@no_type_check
-def _scaled(rows, weights, SCALED: tl.constexpr):
-    if SCALED:
-        return (rows.to(tl.float32) * weights[:, None]).to(rows.dtype)
-    else:
-        return rows
+from moesaic.kernels.row_tiles import across, load_bias, load_rows, multiply, owners, scaled, store_rows, sums_of
 
 
 @triton.jit
@@ -78,23 +21,6 @@ def _block(at, desc, row, inner, start, there, DEPTH: tl.constexpr, WHOLE: tl.co
     else:
         mask = there & (inner < DEPTH - start)[None, :]
         return tl.load(at + start, mask=mask, other=0.0, eviction_policy="evict_first")
-
-
-@triton.jit
-@no_type_check
-def _bias(bias, expert, column, WIDTH: tl.constexpr, OFFSET: tl.constexpr, COLUMNS: tl.constexpr):
-    at = bias + expert.to(tl.int64) * WIDTH + OFFSET + column
-    return tl.load(at, mask=column < COLUMNS, other=0.0).to(tl.float32)
-
-
-@triton.jit
-@no_type_check
-def _store(out, values, row, live, column, COLUMNS: tl.constexpr, SWAP: tl.constexpr):
-    values = values.to(out.dtype.element_ty)
-    if SWAP:
-        values = values.T
-    at = out + row[:, None].to(tl.int64) * COLUMNS + column[None, :]
-    tl.store(at, values, mask=live[:, None] & (column < COLUMNS)[None, :])
 
 
 @triton.jit
@@ -134,41 +60,41 @@ def up_block(
     WHOLE: tl.constexpr = H % BLOCK == 0 and I % HEIGHT == 0
     inner = tl.arange(0, BLOCK)
     column = start_column + tl.arange(0, HEIGHT)
-    source, target, live = _owners(pairs, first, stop, 0, ROWS, K)
+    source, target, live = owners(pairs, first, stop, 0, ROWS, K)
     at = x + source[:, None].to(tl.int64) * row_stride + inner[None, :]
     scale = tl.load(row_weights + target, mask=live, other=0.0) if SCALED else 0.0
-    gate = _sums(ROWS, HEIGHT, SWAP)
-    up = _sums(ROWS, HEIGHT, SWAP)
+    gate = sums_of(ROWS, HEIGHT, SWAP)
+    up = sums_of(ROWS, HEIGHT, SWAP)
     if MORE > 0:
-        source2, target2, live2 = _owners(pairs, first, stop, ROWS, MORE, K)
+        source2, target2, live2 = owners(pairs, first, stop, ROWS, MORE, K)
         at2 = x + source2[:, None].to(tl.int64) * row_stride + inner[None, :]
         scale2 = tl.load(row_weights + target2, mask=live2, other=0.0) if SCALED else 0.0
-        gate2 = _sums(MORE, HEIGHT, SWAP)
-        up2 = _sums(MORE, HEIGHT, SWAP)
+        gate2 = sums_of(MORE, HEIGHT, SWAP)
+        up2 = sums_of(MORE, HEIGHT, SWAP)
     # int64 for the expert's begin only: all experts' weights pass 2^31 elements (gpt-oss), one expert's do not.
     of = weights + expert.to(tl.int64) * (WIDTH * H) + column[:, None] * H + inner[None, :]
     row = expert * WIDTH + start_column
     there = (column < I)[:, None]
     for start in tl.range(0, H, BLOCK, num_stages=UP[2]):
-        rows = _scaled(_rows(at, inner, start, live, H, BLOCK, False), scale, SCALED)
+        rows = scaled(load_rows(at, inner, start, live, H, BLOCK, False), scale, SCALED)
         if MORE > 0:
-            rows2 = _scaled(_rows(at2, inner, start, live2, H, BLOCK, False), scale2, SCALED)
+            rows2 = scaled(load_rows(at2, inner, start, live2, H, BLOCK, False), scale2, SCALED)
         block = _block(of, desc, row, inner, start, there, H, WHOLE, TMA)
-        gate = _multiply(block, rows, gate, SWAP)
+        gate = multiply(block, rows, gate, SWAP)
         if MORE > 0:
-            gate2 = _multiply(block, rows2, gate2, SWAP)
+            gate2 = multiply(block, rows2, gate2, SWAP)
         if GATED:
             block2 = _block(of + I * H, desc, row + I, inner, start, there, H, WHOLE, TMA)
-            up = _multiply(block2, rows, up, SWAP)
+            up = multiply(block2, rows, up, SWAP)
             if MORE > 0:
-                up2 = _multiply(block2, rows2, up2, SWAP)
+                up2 = multiply(block2, rows2, up2, SWAP)
     if BIAS:
-        term = _across(_bias(bias, expert, column, WIDTH, 0, I), SWAP)
+        term = across(load_bias(bias, expert, column, WIDTH, 0, I), SWAP)
         gate += term
         if MORE > 0:
             gate2 += term
         if GATED:
-            term2 = _across(_bias(bias, expert, column, WIDTH, I, I), SWAP)
+            term2 = across(load_bias(bias, expert, column, WIDTH, I, I), SWAP)
             up += term2
             if MORE > 0:
                 up2 += term2
@@ -176,13 +102,13 @@ def up_block(
         values = evaluate(EXPRESSION, (gate, up), constants, PER_EXPERT, expert)
     else:
         values = evaluate(EXPRESSION, (gate,), constants, PER_EXPERT, expert)
-    _store(inner_rows, values, target, live, column, I, SWAP)
+    store_rows(inner_rows, values, target, live, column, I, SWAP)
     if MORE > 0:
         if GATED:
             values2 = evaluate(EXPRESSION, (gate2, up2), constants, PER_EXPERT, expert)
         else:
             values2 = evaluate(EXPRESSION, (gate2,), constants, PER_EXPERT, expert)
-        _store(inner_rows, values2, target2, live2, column, I, SWAP)
+        store_rows(inner_rows, values2, target2, live2, column, I, SWAP)
 
 
 @triton.jit
@@ -214,29 +140,29 @@ def down_block(
     WHOLE: tl.constexpr = I % BLOCK == 0 and H % HEIGHT == 0
     inner = tl.arange(0, BLOCK)
     column = start_column + tl.arange(0, HEIGHT)
-    _, target, live = _owners(pairs, first, stop, 0, ROWS, K)
+    _, target, live = owners(pairs, first, stop, 0, ROWS, K)
     at = inner_rows + target[:, None].to(tl.int64) * I + inner[None, :]
-    sums = _sums(ROWS, HEIGHT, SWAP)
+    sums = sums_of(ROWS, HEIGHT, SWAP)
     if MORE > 0:
-        _, target2, live2 = _owners(pairs, first, stop, ROWS, MORE, K)
+        _, target2, live2 = owners(pairs, first, stop, ROWS, MORE, K)
         at2 = inner_rows + target2[:, None].to(tl.int64) * I + inner[None, :]
-        sums2 = _sums(MORE, HEIGHT, SWAP)
+        sums2 = sums_of(MORE, HEIGHT, SWAP)
     of = weights + expert.to(tl.int64) * (H * I) + column[:, None] * I + inner[None, :]
     there = (column < H)[:, None]
     for start in tl.range(0, I, BLOCK, num_stages=DOWN[2]):
         # Past L1: the rows were written in this launch, by another multiprocessor.
-        rows = _rows(at, inner, start, live, I, BLOCK, True)
+        rows = load_rows(at, inner, start, live, I, BLOCK, True)
         if MORE > 0:
-            rows2 = _rows(at2, inner, start, live2, I, BLOCK, True)
+            rows2 = load_rows(at2, inner, start, live2, I, BLOCK, True)
         block = _block(of, desc, expert * H + start_column, inner, start, there, I, WHOLE, TMA)
-        sums = _multiply(block, rows, sums, SWAP)
+        sums = multiply(block, rows, sums, SWAP)
         if MORE > 0:
-            sums2 = _multiply(block, rows2, sums2, SWAP)
+            sums2 = multiply(block, rows2, sums2, SWAP)
     if BIAS:
-        term = _across(_bias(bias, expert, column, H, 0, H), SWAP)
+        term = across(load_bias(bias, expert, column, H, 0, H), SWAP)
         sums += term
         if MORE > 0:
             sums2 += term
-    _store(out, sums, target, live, column, H, SWAP)
+    store_rows(out, sums, target, live, column, H, SWAP)
     if MORE > 0:
-        _store(out, sums2, target2, live2, column, H, SWAP)
+        store_rows(out, sums2, target2, live2, column, H, SWAP)
