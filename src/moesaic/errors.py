@@ -12,8 +12,10 @@ MoesaicError
 ├── RouterError (ValueError)        a router's fields or its logits
 ├── DispatchError (ValueError)      a dispatcher's, fleet's or placement's fields, or calls that are not its ranks'
 ├── CollectiveError (RuntimeError)  ranks that did not hear from each other in time
+├── FleetError (RuntimeError)       what one rank could not do, so that none of them did it
 ├── BackendError (ValueError)       a backend whose declaration is incomplete or whose name is not known
 │   └── NoBackendError              nobody serves the problem: carries the whole resolution
+├── TuningError (ValueError)        how a backend chooses by size, or a table of measured choices
 ├── GradientError (RuntimeError)    gradients asked of a backend that computes none
 ├── ParseError (ValueError)         text that is not the repr of one of moesaic's values
 ├── CheckpointError (ValueError)    a checkpoint or a shipped file that cannot be read
@@ -72,12 +74,20 @@ class CollectiveError(MoesaicError, RuntimeError):
     """A rank died, failed or was too slow, so that the others did not hear from it."""
 
 
+class FleetError(MoesaicError, RuntimeError):
+    """A rank failed in what all ranks have to do together; it is the same error on all, and nothing was changed."""
+
+
 class BackendError(MoesaicError, ValueError):
     """A backend's declaration is incomplete, or a backend's name is not known."""
 
 
 class NoBackendError(BackendError):
     """No backend serves the problem on the machine; the message lists every backend with all its reasons."""
+
+
+class TuningError(MoesaicError, ValueError):
+    """A choice, a rule of choosing or a table of measured choices is wrong, or nothing can be measured."""
 
 
 class GradientError(MoesaicError, RuntimeError):

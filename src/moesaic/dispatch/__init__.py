@@ -1,8 +1,8 @@
 """Where rows are computed: one class per way to bring them to their experts and back.
 
-`AllGather` and `AllToAll` are imported from `moesaic.dispatch.all_gather` and `.all_to_all`, since they load
-torch.distributed; `Loopback`, which plays a whole fleet in one process and is for tests, from
-`moesaic.dispatch.loopback`.
+Those of several ranks are imported from modules of their own, since they load torch.distributed: `AllGather`,
+`AllToAll`, `PaddedAllToAll`, `LowLatency`, `SymmetricMemory` from `moesaic.dispatch.all_gather` and so on; so is
+`Loopback`, which plays a whole fleet in one process and is for tests.
 """
 
 from moesaic.dispatch.base import Dispatcher as Dispatcher

@@ -9,6 +9,7 @@ from importlib import metadata
 import torch
 
 from moesaic.dispatch.collectives import Ranks
+from moesaic.dispatch.texts import gather_texts
 from moesaic.errors import DispatchError
 
 SHOWN = 60
@@ -30,12 +31,8 @@ def agree(ranks: Ranks, facts: Mapping[str, str], *, owner: str) -> None:
     A fact that some rank does not state is not compared. Raises DispatchError with every fact that differs, its values
     and their ranks, the same on all ranks; CollectiveError if a rank is not heard from.
     """
-    text = json.dumps(dict(facts)).encode()
-    lengths = torch.tensor([len(text)], device=ranks.device)
-    most = int(ranks.all_gather(lengths, f"{owner}.agree, lengths of the facts").max())
-    mine = torch.tensor(list(text.ljust(most)), dtype=torch.uint8, device=ranks.device)
-    gathered = ranks.all_gather(mine, f"{owner}.agree, the facts").tolist()
-    every: list[dict[str, str]] = [json.loads(bytes(row)) for row in gathered]
+    gathered = gather_texts(ranks, json.dumps(dict(facts)), f"{owner}.agree", "facts")
+    every: list[dict[str, str]] = [json.loads(text) for text in gathered]
     found = {name: [stated[name] for stated in every] for name in facts if all(name in stated for stated in every)}
     differing = [f"{name}: {apart(values)}" for name, values in found.items() if len(set(values)) > 1]
     if differing:

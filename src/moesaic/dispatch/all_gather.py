@@ -11,13 +11,13 @@ from typing_extensions import override
 
 from moesaic.batches import Routing, StandardBatch
 from moesaic.dispatch.announcement import announce, handed_in
-from moesaic.dispatch.over_ranks import OverRanks
+from moesaic.dispatch.exact_ranks import ExactRanks
 from moesaic.dispatch.partial_sums import SumReceipt
 
 
 @final
 @dataclass(frozen=True)
-class AllGather(OverRanks):
+class AllGather(ExactRanks):
     """Standard batches of all ranks' tokens, rank after rank; slots of other ranks' experts are -1.
 
     Ranks with fewer tokens than others pad what they send, so that one all-gather moves it; the padding is cut off.
@@ -40,8 +40,8 @@ class AllGather(OverRanks):
         padded = torch.cat([packed, packed.new_zeros(max(lengths) - number, packed.shape[1])])
         gathered = ranks.all_gather(padded, f"{self.name}.dispatch, the tokens")
         every = announced.wire.unpack(torch.cat([part[:n] for part, n in zip(gathered, lengths, strict=True)]))
-        found = every.routing.topk_ids - me * room
-        own = torch.where((found >= 0) & (found < len(experts[me])), found, -1)
+        found = every.routing.topk_ids - self.share * room
+        own = torch.where((found >= 0) & (found < len(experts[self.share])), found, -1)
         token = torch.arange(number, device=ranks.device).repeat(ranks.size)
         receipt = SumReceipt((number,) * ranks.size, lengths, token, number, hidden_states.shape[1], every.rows.dtype)
         return StandardBatch(every.rows, Routing(own, every.routing.topk_weights)), receipt

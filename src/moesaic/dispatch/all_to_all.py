@@ -11,13 +11,13 @@ from typing_extensions import override
 
 from moesaic.batches import Routing, StandardBatch
 from moesaic.dispatch.announcement import announce, handed_in
-from moesaic.dispatch.over_ranks import OverRanks
+from moesaic.dispatch.exact_ranks import ExactRanks
 from moesaic.dispatch.partial_sums import SumReceipt
 
 
 @final
 @dataclass(frozen=True)
-class AllToAll(OverRanks):
+class AllToAll(ExactRanks):
     """Standard batches of the tokens that need this rank, in the order of ranks and tokens; other slots are -1.
 
     Buffers are exact: the host waits once for the number of rows, and nothing else is read on it.
@@ -29,13 +29,13 @@ class AllToAll(OverRanks):
         ranks, me = self.ranks, self.ranks.rank
         tokens = handed_in(hidden_states, routing, ranks, owner=self.name)
         rank, local = self.tables.local(routing.topk_ids, me)
-        everyone = torch.arange(ranks.size, device=ranks.device)
-        needed = (rank == everyone[:, None, None]).any(-1)  # [N, T]
+        shares = torch.arange(ranks.size, device=ranks.device) // self.shards
+        needed = (rank == shares[:, None, None]).any(-1)  # [N, T]
         announced = announce(ranks, tokens, needed.sum(1), owner=self.name, identity=self.identity)
         sent, got = announced.sent(me), announced.got(me)
         # One pair for each rank that a token needs, in the order of ranks; their number is known by now.
         destination, token = torch.nonzero_static(needed, size=sum(sent)).unbind(1)
-        ids = torch.where(rank[token] == destination[:, None], local[token], -1)
+        ids = torch.where(rank[token] == shares[destination, None], local[token], -1)
         packed = announced.wire.pack(hidden_states[token], ids, routing.topk_weights[token])
         arrived = ranks.all_to_all(packed, sent, got, f"{self.name}.dispatch, the tokens")
         receipt = SumReceipt(sent, got, token, len(hidden_states), hidden_states.shape[1], hidden_states.dtype)

@@ -59,7 +59,7 @@ def handed_in(hidden_states: object, routing: object, ranks: Ranks, *, owner: st
     Raises BatchError, DispatchError for another device or an unknown dtype, GradientError if they require gradients.
     """
     try:
-        return _checked(hidden_states, routing, ranks)
+        return checked_tokens(hidden_states, routing, ranks)
     except MoesaicError:
         _exchange(ranks, torch.zeros(len(FIELDS) + ranks.size, dtype=torch.int64, device=ranks.device), owner)
         raise
@@ -90,7 +90,8 @@ def _exchange(ranks: Ranks, mine: Tensor, owner: str) -> list[list[int]]:
     return ranks.all_gather(mine, f"{owner}.dispatch, announcing the rows").tolist()
 
 
-def _checked(hidden_states: Any, routing: Any, ranks: Ranks) -> StandardBatch:
+def checked_tokens(hidden_states: Any, routing: Any, ranks: Ranks) -> StandardBatch:
+    """The tokens of this rank, looked at on this rank alone. Raises what `handed_in` raises."""
     tokens = StandardBatch(hidden_states, routing)
     rows = tokens.rows
     if rows.device != ranks.device:

@@ -92,6 +92,37 @@ class Ranks:
             self.group.alltoall_base(received, rows, list(got), list(sent), options).wait()
         return received
 
+    def point_to_point(self, sent: Sequence[tuple[Tensor, int]], got: Sequence[tuple[Tensor, int]], step: str) -> None:
+        """Send each contiguous tensor of `sent` to its rank, and fill each of `got` with what its rank sends.
+
+        Only the ranks named take part; between two of them tensors meet in order.
+        """
+        tensors = [tensor for tensor, _ in (*sent, *got)]
+        # NCCL runs what is grouped at once, where one after the other could wait in a circle; gloo waits for nothing.
+        grouped = bool(tensors) and self.group._get_backend(tensors[0].device).supports_coalescing  # noqa: SLF001
+        with self._heard(tensors, step):
+            if grouped:
+                self.group._start_coalescing(tensors[0].device)  # noqa: SLF001
+            works = [self.group.send([tensor], rank, 0) for tensor, rank in sent]
+            works += [self.group.recv([tensor], rank, 0) for tensor, rank in got]
+            if grouped:
+                works = [self.group._end_coalescing(tensors[0].device)]  # noqa: SLF001
+            try:
+                while works:
+                    works.pop(0).wait(timedelta(seconds=self.timeout))
+            finally:
+                works.clear()  # which hold the tensors
+
+    def exchange(self, rows: Tensor, step: str) -> Tensor:
+        """`[N, *row]`: what each rank sent here, in the order of ranks, given one for each rank; nothing is counted."""
+        rows = rows.contiguous()
+        received = torch.empty_like(rows)
+        options = AllToAllOptions()
+        options.timeout = timedelta(seconds=self.timeout)
+        with self._heard((rows, received), step):
+            self.group.alltoall_base(received, rows, [], [], options).wait()  # without splits: equal ones
+        return received
+
     @contextmanager
     def _heard(self, tensors: Sequence[Tensor], step: str) -> Generator[None, None, None]:
         """Make torch's error in the block one that names `step` and the ranks."""

@@ -1,36 +1,37 @@
-"""OverRanks: what dispatchers of torch.distributed share: ranks, a placement, and the sum of the partial sums."""
+"""OverRanks: what dispatchers of torch.distributed share: ranks, a placement, and what is compared between them."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Generic
 
 from torch import Tensor
 from typing_extensions import override
 
 from moesaic.batches import Batch, Routing
-from moesaic.checks import instance
+from moesaic.checks import instance, whole_number
 from moesaic.dispatch.agreement import agree, versions
 from moesaic.dispatch.announcement import identity
-from moesaic.dispatch.base import Dispatcher
+from moesaic.dispatch.base import Dispatcher, Receipt
 from moesaic.dispatch.collectives import Ranks
-from moesaic.dispatch.partial_sums import SumReceipt, sum_back
 from moesaic.dispatch.placement import Placement
 from moesaic.dispatch.slot_tables import SlotTables
 from moesaic.errors import DispatchError
-from moesaic.layouts import Layout, Standard
 
 
 @dataclass(frozen=True)
-class OverRanks(Dispatcher[SumReceipt]):
-    """`ranks` share the experts as `placement` says; each rank's experts weight and sum, and its sums travel back.
+class OverRanks(Dispatcher[Receipt], Generic[Receipt]):
+    """`ranks` share the experts as `placement` says; each rank's contributions to a token travel back as one row.
 
-    Raises DispatchError, on every rank, unless the placement is for that many ranks.
+    With `shards` S, so many ranks in a row hold the same experts, each an S-th of their intermediate size: rank r has
+    what the placement gives to r // S. Raises DispatchError, on every rank, unless the placement is for N / S ranks.
     """
 
     ranks: Ranks
     placement: Placement
+    shards: int = field(default=1, kw_only=True)
     tables: SlotTables = field(init=False, repr=False, compare=False)
     identity: int = field(init=False, repr=False, compare=False)
 
@@ -38,13 +39,16 @@ class OverRanks(Dispatcher[SumReceipt]):
         instance(self.name, "ranks", self.ranks, Ranks, DispatchError, example="Ranks.world()")
         example = "Placement.contiguous(8, 2)"
         instance(self.name, "placement", self.placement, Placement, DispatchError, example=example)
-        if self.placement.num_ranks != self.ranks.size:
+        object.__setattr__(self, "shards", whole_number(self.name, "shards", self.shards, DispatchError))
+        needed = self.placement.num_ranks * self.shards
+        if needed != self.ranks.size:
+            shared = "" if self.shards == 1 else f", each {self.shards} times"
             raise DispatchError(
-                f"{self.name}: the placement is for {self.placement.num_ranks} ranks, but the group has "
-                f"{self.ranks.size}: start as many processes, or place the experts for {self.ranks.size}"
+                f"{self.name}: the placement is for {self.placement.num_ranks} ranks{shared}, but the group has "
+                f"{self.ranks.size}: start {needed} processes, or place the experts for another number"
             )
         object.__setattr__(self, "tables", self.placement.tables(self.ranks.device))
-        object.__setattr__(self, "identity", identity(f"{self.name} {self.placement!r}"))
+        object.__setattr__(self, "identity", identity(f"{self.name} {self.placement!r} {self.shards}"))
 
     @property
     def name(self) -> str:
@@ -52,21 +56,14 @@ class OverRanks(Dispatcher[SumReceipt]):
         return self.__class__.__name__
 
     @property
-    @override
-    def layout(self) -> Layout:
-        """`Standard()`: the host knows how many rows come, so each is a token."""
-        return Standard()
-
-    @property
-    @override
-    def synchronises(self) -> bool:
-        """True: once in a dispatch, for the number of rows; not in `combine`."""
-        return True
+    def share(self) -> int:
+        """Which of the placement's ranks this one is, alone or as one of its shards."""
+        return self.ranks.rank // self.shards
 
     @override
     def num_experts(self, num_local: int) -> int:
         """Raises DispatchError if this rank does not hold `num_local` experts."""
-        held = self._held()
+        held = len(self.placement.experts[self.share])
         if num_local != held:
             raise DispatchError(
                 f"{self.name}: the placement gives rank {self.ranks.rank} {held} experts, but the problem is for "
@@ -74,25 +71,24 @@ class OverRanks(Dispatcher[SumReceipt]):
             )
         return self.placement.num_experts
 
+    def told(self) -> dict[str, str]:
+        """What else the ranks must be told alike; a dispatcher with further fields adds them."""
+        return {}
+
     @override
     def agree(self, num_local: int, facts: Mapping[str, str]) -> None:
         """Raises DispatchError on every rank, with the facts that differ; CollectiveError if one is not heard from."""
-        held = self._held()
+        held = len(self.placement.experts[self.share])
         own = {
             "dispatcher": self.name,
             "placement": repr(self.placement),
+            "shards": str(self.shards),
             "local experts": "as placed" if num_local == held else f"{num_local} instead of the {held} placed there",
+            **self.told(),
             **versions(),
         }
         agree(self.ranks, {**own, **facts}, owner=self.name)
 
     @abstractmethod
     @override
-    def dispatch(self, hidden_states: Tensor, routing: Routing) -> tuple[Batch, SumReceipt]: ...
-
-    @override
-    def combine(self, rows: Tensor, receipt: SumReceipt) -> Tensor:
-        return sum_back(self.ranks, rows, receipt, owner=self.name)
-
-    def _held(self) -> int:
-        return len(self.placement.experts[self.ranks.rank])
+    def dispatch(self, hidden_states: Tensor, routing: Routing) -> tuple[Batch, Receipt]: ...

@@ -1,0 +1,88 @@
+"""ExpertLoad: counts that a recorder read, and the two forms in which they leave the program."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from moesaic.dispatch.placement import Placement
+from moesaic.errors import DispatchError
+
+METRIC = "moesaic_expert_tokens_total"
+"""The name of the counter."""
+
+LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+"""What Prometheus takes as the name of a label."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ExpertLoad:
+    """`counts [layers, E]` int64 in main memory: the (token, slot) pairs that each logical expert got."""
+
+    counts: Int[Tensor, "layers E"]
+
+    def __post_init__(self) -> None:
+        counts = self.counts
+        if counts.ndim != 2 or counts.dtype != torch.int64 or counts.device.type != "cpu":
+            raise DispatchError(
+                f"the counts are {counts.dtype} of shape {tuple(counts.shape)} on {counts.device}, but they need to be "
+                "int64 of shape [layers, E] in main memory"
+            )
+
+    def since(self, before: ExpertLoad) -> ExpertLoad:
+        """What came after `before`, an earlier reading of the same recorder."""
+        if before.counts.shape != self.counts.shape:
+            raise DispatchError(
+                f"the earlier load is of {tuple(before.counts.shape)} layers and experts, but this one is of "
+                f"{tuple(self.counts.shape)}: give a reading of the same recorder"
+            )
+        return ExpertLoad(self.counts - before.counts)
+
+    def json(self, placements: Sequence[Placement] | None = None) -> str:
+        """What `moesaic balance LOAD.json` reads; with `placements`, one a layer, it plans few moves from those."""
+        document: dict[str, object] = {"load": self.counts.tolist()}
+        if placements is not None:
+            self._check(placements)
+            document["placements"] = [placement.experts for placement in placements]
+        return json.dumps(document)
+
+    def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
+        """The counts as a counter in Prometheus' text format 0.0.4, with `labels` (the rank, for instance) on each.
+
+        Raises DispatchError for a label that is called otherwise than Prometheus allows, or "layer" or "expert".
+        """
+        wrong = [name for name in labels or {} if not LABEL.fullmatch(name) or name in {"layer", "expert"}]
+        if wrong:
+            raise DispatchError(
+                f"a label is called {wrong[0]!r}, but it needs letters, digits and _, and layer and expert are taken"
+            )
+        further = "".join(f',{name}="{_escaped(value)}"' for name, value in (labels or {}).items())
+        return "\n".join([*self._lines(further), ""])
+
+    def _lines(self, further: str) -> Iterator[str]:
+        yield f"# HELP {METRIC} Tokens that were routed to each expert, a token counting once for each of its slots."
+        yield f"# TYPE {METRIC} counter"
+        for layer, row in enumerate(self.counts.tolist()):
+            for expert, count in enumerate(row):
+                yield f'{METRIC}{{layer="{layer}",expert="{expert}"{further}}} {count}'
+
+    def _check(self, placements: Sequence[Placement]) -> None:
+        layers, experts = self.counts.shape
+        found = [placement.num_experts for placement in placements]
+        if found != [experts] * layers:
+            raise DispatchError(
+                f"the placements are of {found} experts, but the load has {layers} layers of {experts}: give one a "
+                "layer"
+            )
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,62 @@
+"""LoadRecorder: what each expert gets, counted where the tokens are and read on the host only when it is asked for."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from moesaic.checks import whole_number
+from moesaic.dispatch.collectives import Ranks
+from moesaic.dispatch.expert_load import ExpertLoad
+from moesaic.errors import DispatchError
+
+
+@final
+class LoadRecorder:
+    """Counts of (token, slot) pairs for each logical expert of each layer, of this rank's tokens, on `device`.
+
+    The counts only grow; `ExpertLoad.since` takes the load between two readings. One call adds three operators (clamp,
+    add, index_add), none of which the host waits for, so it can be captured in a CUDA graph, whose replays count, and
+    compiled into one. A recorder belongs to one thread on a CPU; on CUDA any number of streams may count at once.
+    """
+
+    def __init__(self, num_layers: int, num_experts: int, device: torch.device | str = "cpu") -> None:
+        self.num_layers = whole_number("LoadRecorder", "num_layers", num_layers, DispatchError)
+        self.num_experts = whole_number("LoadRecorder", "num_experts", num_experts, DispatchError)
+        # A bin more on either side takes ids outside [0, E), so that no call needs a mask.
+        with torch.inference_mode(mode=False):  # a tensor made in it could not be counted in outside of it
+            self._bins = torch.zeros(self.num_layers * (self.num_experts + 2), dtype=torch.int64, device=device)
+            self._one = torch.ones(1, dtype=torch.int64, device=device)
+
+    def __repr__(self) -> str:
+        return f"LoadRecorder({self.num_layers}, {self.num_experts}, {str(self._bins.device)!r})"
+
+    def record(self, layer: int, topk_ids: Int[Tensor, "T K"]) -> None:
+        """Count the ids of a call of `layer`, which counts from 0; an id outside `[0, E)` is an inactive slot.
+
+        Raises DispatchError for a layer that is none, or ids on another device.
+        """
+        if not 0 <= layer < self.num_layers:
+            raise DispatchError(f"layer {layer} of {self.num_layers}: layers of a recorder count from 0")
+        if topk_ids.device != self._bins.device:
+            raise DispatchError(
+                f"the ids are on {topk_ids.device}, but {self!r} counts on {self._bins.device}: make it there"
+            )
+        first = layer * (self.num_experts + 2) + 1
+        bins = topk_ids.clamp(-1, self.num_experts).add(first).flatten()
+        self._bins.index_add_(0, bins, self._one.expand(len(bins)))
+
+    def read(self) -> ExpertLoad:
+        """The counts up to now; waits for the device."""
+        return ExpertLoad(self._counts().cpu())
+
+    def read_all(self, ranks: Ranks) -> ExpertLoad:
+        """The sum over all ranks, the same on each; all of them call this at the same point of the program."""
+        mine = self._counts().to(ranks.device)
+        return ExpertLoad(ranks.all_gather(mine, "LoadRecorder.read_all, the counts").sum(0).cpu())
+
+    def _counts(self) -> Int[Tensor, "layers E"]:
+        return self._bins.view(self.num_layers, -1)[:, 1:-1].clone()

@@ -1,0 +1,74 @@
+"""Recorded: a dispatcher that also counts what each expert gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+from typing_extensions import override
+
+from moesaic.batches import Batch, Routing
+from moesaic.checks import instance, whole_number
+from moesaic.dispatch.base import Dispatcher, Receipt
+from moesaic.dispatch.load_recorder import LoadRecorder
+from moesaic.errors import DispatchError
+from moesaic.layouts import Layout
+
+
+@final
+@dataclass(frozen=True)
+class Recorded(Dispatcher[Receipt]):
+    """`dispatcher`, whose calls are counted as those of `layer` in `recorder`; rows and results are as without.
+
+    Counted are the ids of the model's experts that this rank hands in, once each, whichever replica computes them. A
+    call that the dispatcher refuses is not counted.
+    """
+
+    dispatcher: Dispatcher[Receipt]
+    recorder: LoadRecorder
+    layer: int
+
+    def __post_init__(self) -> None:
+        instance("Recorded", "dispatcher", self.dispatcher, Dispatcher, DispatchError, example="Local()")
+        instance("Recorded", "recorder", self.recorder, LoadRecorder, DispatchError, example="LoadRecorder(58, 256)")
+        layer = whole_number("Recorded", "layer", self.layer, DispatchError, at_least=0)
+        if layer >= self.recorder.num_layers:
+            raise DispatchError(f"Recorded.layer is {layer}, but the recorder has {self.recorder.num_layers}, from 0")
+        object.__setattr__(self, "layer", layer)
+
+    @property
+    @override
+    def layout(self) -> Layout:
+        return self.dispatcher.layout
+
+    @property
+    @override
+    def synchronises(self) -> bool:
+        return self.dispatcher.synchronises
+
+    @override
+    def num_experts(self, num_local: int) -> int:
+        """Raises DispatchError if the recorder counts another number of experts."""
+        reached = self.dispatcher.num_experts(num_local)
+        if reached != self.recorder.num_experts:
+            raise DispatchError(
+                f"the recorder counts {self.recorder.num_experts} experts, but {self.dispatcher!r} reaches {reached}: "
+                "make it for as many"
+            )
+        return reached
+
+    @override
+    def agree(self, num_local: int, facts: Mapping[str, str]) -> None:
+        self.dispatcher.agree(num_local, facts)
+
+    @override
+    def dispatch(self, hidden_states: Tensor, routing: Routing) -> tuple[Batch, Receipt]:
+        found = self.dispatcher.dispatch(hidden_states, routing)
+        self.recorder.record(self.layer, routing.topk_ids)
+        return found
+
+    @override
+    def combine(self, rows: Tensor, receipt: Receipt) -> Tensor:
+        return self.dispatcher.combine(rows, receipt)

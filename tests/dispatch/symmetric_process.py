@@ -1,0 +1,166 @@
+"""Ranks of SymmetricMemory in Triton's interpreter, as programs that run with TRITON_INTERPRET=1.
+
+Without arguments it plays fleets of 1 to 4 ranks; with `RANK SIZE WHERE` it is one of several processes that share
+their windows through files, and really wait for each other.
+"""
+
+import dataclasses
+import gc
+import sys
+from datetime import timedelta
+from pathlib import Path
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from triton.runtime.errors import InterpreterError
+from triton.runtime.interpreter import interpreter_builder
+
+from moesaic import bind
+from moesaic.conformance import DispatcherConformance
+from moesaic.conformance.fleet_subject import FleetSubject
+from moesaic.dispatch.all_to_all import AllToAll
+from moesaic.dispatch.arrangement import AsArrived
+from moesaic.dispatch.by_expert import GroupedByExpert, SlabPerExpert
+from moesaic.dispatch.collectives import Ranks
+from moesaic.dispatch.exchanges import row_bytes
+from moesaic.dispatch.fleet import OneRank
+from moesaic.dispatch.placement import Placement
+from moesaic.dispatch.symmetric_memory import SymmetricMemory
+from moesaic.dispatch.threads import Threads, ranks_in_threads
+from tests.dispatch.fleets import NUM_EXPERTS
+from tests.dispatch.layers import INNER, calls, layer_problem, one_rank
+from tests.dispatch.plain_windows import Played, in_files, in_one_process
+from tests.dispatch.shards import shard
+
+AS_ARRIVED = AsArrived()
+MOST, HIDDEN, SLOTS = 3, 65, 8
+"""Tokens a rank, columns and slots at most."""
+
+
+def tried(fleet, *which):
+    """The checks of the kit's trials of these numbers, all of which passed: the first nine are one of each check."""
+    sizes = {"fleet": fleet, "hidden_sizes": (HIDDEN,), "max_tokens": MOST, "duplicate_ids": fleet.layout.has_routing}
+    kit = type("Kit", (DispatcherConformance,), sizes)()
+    chosen = [trial for number, trial in enumerate(kit.trials()) if number in which]
+    for check, traffic in chosen:
+        check.run(FleetSubject(fleet, torch.device("cpu")), traffic)
+    return {check.name for check, _ in chosen}
+
+
+def dispatchers(placement, arrangement=AS_ARRIVED, **fields):
+    """One for each rank of this process."""
+    num_ranks = placement.num_ranks * fields.get("shards", 1)
+    windows = in_one_process(num_ranks, MOST, row_bytes(HIDDEN, SLOTS, torch.float32, arrangement))
+    each = zip(ranks_in_threads(num_ranks), windows, strict=True)
+    return tuple(SymmetricMemory(ranks, placement, window, arrangement, **fields) for ranks, window in each)
+
+
+def fleet(num_ranks, arrangement=AS_ARRIVED, **fields):
+    """As one process plays it."""
+    given = dispatchers(Placement.contiguous(NUM_EXPERTS, num_ranks), arrangement)
+    return Played(num_experts=NUM_EXPERTS, num_ranks=num_ranks, dispatchers=given, **fields)
+
+
+def played():
+    """A part of the kit on fleets of this process, every check of it."""
+    names = tried(fleet(1), 1, 27, 54, 72) | tried(fleet(3), 0, 7, 8) | tried(fleet(4), 1, 6, 81)
+    names |= tried(fleet(2, GroupedByExpert(alignment=4)), 1, 3, 8)
+    names |= tried(fleet(2, SlabPerExpert(weight_on_input=True), weight_on_input=True), 1, 2, 5, 8)
+    sys.stdout.write(" ".join(sorted(names)) + "\n")
+
+
+def layers():
+    """Whole layers against one rank, with replicas and with sharded experts; the bits of AllToAll."""
+    whole = Placement(5, ((4, 0, 2), (1, 4, 3), (3, 0)))
+    for placement, shards in ((whole, 1), (Placement.contiguous(5, 2), 2)):
+        given = dispatchers(placement, shards=shards)
+        handed = calls([MOST, 0, 2, 1][: len(given)])
+        play = Played(num_experts=5, num_ranks=len(given), dispatchers=given)
+        delivered = play.dispatch_all(handed)
+        made = []
+        for rank, (batch, _) in enumerate(delivered):
+            held = len(placement.experts[rank // shards])
+            problem = layer_problem(held, intermediate_size=INNER // shards, layout=play.layout)
+            made.append(bind(problem, shard(placement, rank, shards))(batch))
+        outputs = play.combine_all(made, [receipt for _, receipt in delivered])
+        for got, wanted in zip(outputs, one_rank(handed), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+    sys.stdout.write("layers equal one rank\n")
+
+
+def bits():
+    """Sums of float16 come out as those of AllToAll."""
+    placement, handed = Placement.contiguous(5, 3), calls([MOST, 0, 2], dtype=torch.float16)
+    found = []
+    for each in (dispatchers(placement), tuple(AllToAll(ranks, placement) for ranks in ranks_in_threads(3))):
+        kind = Played if isinstance(each[0], SymmetricMemory) else Threads
+        play = kind(num_experts=5, num_ranks=3, dispatchers=each)
+        delivered = play.dispatch_all(handed)
+        made = []
+        for (batch, _), experts in zip(delivered, placement.experts, strict=True):
+            active = (batch.routing.topk_ids >= 0).sum(1, keepdim=True)
+            made.append((batch.rows * active / (3 + experts[0])).to(torch.float16))
+        found.append(play.combine_all(made, [receipt for _, receipt in delivered]))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    sys.stdout.write("same bits\n")
+
+
+def ahead():
+    """Rank 0 sends its next tokens before rank 1 has looked at the first; neither loses any."""
+    placement, handed = Placement.contiguous(5, 2), [calls([MOST, MOST]), calls([1, 2], seed=1)]
+    wanted = [Played(num_experts=5, num_ranks=2, dispatchers=dispatchers(placement)).dispatch_all(h) for h in handed]
+    given = dispatchers(placement)
+    first, second = ([d.token_exchange(*call) for d, call in zip(given, each, strict=True)] for each in handed)
+    first[0].run(receive=False)
+    first[1].run(receive=False)
+    first[0].run(send=False)
+    second[0].run(receive=False)
+    first[1].run(send=False)
+    second[1].run()
+    second[0].run(send=False)
+    for exchanges, batches in zip((first, second), wanted, strict=True):
+        for exchange, (batch, _) in zip(exchanges, batches, strict=True):
+            live = (batch.routing.topk_ids >= 0).any(1)
+            assert torch.equal(exchange.arrivals.ids, batch.routing.topk_ids)
+            assert torch.equal(exchange.arrivals.rows[live], batch.rows[live])
+    sys.stdout.write("one rank ahead\n")
+
+
+def unheard():
+    """A rank that does not send is an error of those that wait for it, and ends them."""
+    checked = dataclasses.replace(interpreter_builder.options, debug=True, sanitize_overflow=False)
+    given = dispatchers(Placement.contiguous(NUM_EXPERTS, 2))
+    exchange = given[0].token_exchange(*calls([2], num_experts=NUM_EXPERTS)[0])
+    try:
+        with mock.patch.object(interpreter_builder, "options", checked):
+            exchange.run()
+    except InterpreterError as fault:
+        sys.stdout.write(f"{fault.__cause__}\n")
+
+
+def waiting(rank, size, where):
+    """One of `size` processes, each of which runs the kernels as a GPU does: both halves in one launch."""
+    start = timedelta(seconds=60)
+    dist.init_process_group("gloo", init_method=f"file://{where}/init", rank=rank, world_size=size, timeout=start)
+    try:
+        ranks = Ranks.world(timeout=60.0)
+        placement = Placement.contiguous(NUM_EXPERTS, size)
+        window = in_files(Path(where), rank, size, (MOST, row_bytes(HIDDEN, SLOTS, torch.float32, AS_ARRIVED)))
+        dispatcher = SymmetricMemory(ranks, placement, window)
+        dispatcher.agree(len(placement.experts[rank]), {})  # and nobody signals before all flags are zero
+        one = OneRank(num_experts=NUM_EXPERTS, num_ranks=size, rank=rank, dispatcher=dispatcher)
+        names = tried(one, *range(9))
+        sys.stdout.write(f"{' '.join(sorted(names))}\n{window.epochs.unique().tolist()}\n")
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if sys.argv[1:]:
+        waiting(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+        gc.collect()  # the kits' classes are cycles that hold the group, whose threads have to end before Python does
+    else:
+        for scenario in (played, layers, bits, ahead, unheard):
+            scenario()

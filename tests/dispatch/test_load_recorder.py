@@ -1,0 +1,199 @@
+"""What the recorder counts, and that counting neither changes a call nor waits for the device."""
+
+import collections
+import json
+import re
+
+import pytest
+import torch
+
+from moesaic import Local, MoE, Routing, bind
+from moesaic.dispatch.all_to_all import AllToAll
+from moesaic.dispatch.balance import balance
+from moesaic.dispatch.expert_load import ExpertLoad
+from moesaic.dispatch.load_recorder import LoadRecorder
+from moesaic.dispatch.placement import Placement
+from moesaic.dispatch.recorded import Recorded
+from moesaic.dispatch.threads import Threads, in_threads, ranks_in_threads
+from moesaic.errors import BatchError, DispatchError
+from tests.dispatch.layers import NUM_EXPERTS, Given, calls, layer_problem, one_rank, weights
+
+LAST, FIRST = 2**31 - 1, -(2**31)
+
+
+def counted(*ids, num_experts=NUM_EXPERTS):
+    """By plain Python: how often each expert is named."""
+    found = collections.Counter(e for each in ids for row in each.tolist() for e in row if 0 <= e < num_experts)
+    return [found[e] for e in range(num_experts)]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_every_active_slot_counts_and_no_other(dtype):
+    recorder = LoadRecorder(3, 5)
+    ids = torch.tensor([[0, 4, 0], [-1, 5, 4], [LAST, FIRST, 6], [1, -2, 4]], dtype=dtype)
+    for layer, times in ((0, 1), (2, 2)):
+        for _ in range(times):
+            recorder.record(layer, ids)
+    recorder.record(1, ids[:0])
+    once = counted(ids)
+    assert once == [2, 1, 0, 0, 3]  # expert 2 and 3 are empty
+    assert recorder.read().counts.tolist() == [once, [0] * 5, [2 * n for n in once]]
+
+
+def test_a_reading_stays_what_it_was_and_windows_are_differences():
+    recorder, ids = LoadRecorder(1, 5), torch.tensor([[1, 2]])
+    recorder.record(0, ids)
+    before = recorder.read()
+    recorder.record(0, ids)
+    recorder.record(0, torch.tensor([[4, 4]]))
+    assert before.counts.tolist() == [[0, 1, 1, 0, 0]]
+    assert recorder.read().since(before).counts.tolist() == [[0, 1, 1, 0, 2]]
+
+
+def test_the_layer_computes_what_it_computed_and_a_refused_call_is_not_counted():
+    recorder, ((hidden, routing),) = LoadRecorder(2, NUM_EXPERTS), calls([7])
+    layer = MoE(Given(routing), Recorded(Local(), recorder, 1), bind(layer_problem(), weights()))
+    assert torch.equal(layer(hidden, torch.zeros(7, NUM_EXPERTS)), one_rank([(hidden, routing)])[0])
+    (alone,) = ranks_in_threads(1)
+    dispatcher = Recorded(AllToAll(alone, Placement.contiguous(NUM_EXPERTS, 1)), recorder, 0)
+    with pytest.raises(BatchError):
+        dispatcher.dispatch(hidden[:1], routing)
+    assert recorder.read().counts.tolist() == [[0] * NUM_EXPERTS, counted(routing.topk_ids)]
+
+
+def test_ranks_count_their_own_tokens_by_the_models_experts_and_add_them_up():
+    placement, handed = Placement(5, ((4, 0, 2), (1, 4, 3))), calls([6, 9])
+    ranks, recorders = ranks_in_threads(2, timeout=20.0), [LoadRecorder(1, 5) for _ in range(2)]
+    dispatchers = [Recorded(AllToAll(own, placement), r, 0) for own, r in zip(ranks, recorders, strict=True)]
+    in_threads(lambda dispatcher, call: dispatcher.dispatch(*call), dispatchers, handed)
+    every = [counted(routing.topk_ids) for _, routing in handed]
+    assert [recorder.read().counts.tolist() for recorder in recorders] == [[own] for own in every]
+    added = in_threads(lambda recorder, own: recorder.read_all(own), recorders, ranks)
+    assert [load.counts.tolist() for load in added] == [[[sum(n) for n in zip(*every, strict=True)]]] * 2
+
+
+def test_a_recorded_dispatcher_says_what_the_one_inside_says():
+    placement = Placement.contiguous(10, 2)
+    dispatchers = tuple(
+        Recorded(AllToAll(own, placement), LoadRecorder(1, 10), 0) for own in ranks_in_threads(2, timeout=20.0)
+    )
+    fleet = Threads(num_experts=10, num_ranks=2, dispatchers=dispatchers)
+    assert fleet.layout == dispatchers[0].dispatcher.layout
+    assert dispatchers[0].synchronises
+    assert not Recorded(Local(), LoadRecorder(1, 10), 0).synchronises
+
+
+class Operators(torch.utils._python_dispatch.TorchDispatchMode):
+    """The names of the operators that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.name())
+        return function(*args, **(kwargs or {}))
+
+
+VIEWS = {"aten::view", "aten::expand", "aten::flatten", "aten::_unsafe_view", "aten::reshape"}
+
+
+def test_a_call_runs_three_operators_and_reads_nothing_on_the_host():
+    recorder, ids = LoadRecorder(2, 5), torch.randint(0, 5, (33, 3)).int()
+    with Operators() as mode:
+        recorder.record(1, ids)
+    assert [name for name in mode.names if name not in VIEWS] == ["aten::clamp", "aten::add.Tensor", "aten::index_add_"]
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):  # in which no value can be read
+        LoadRecorder(2, 5).record(1, torch.empty(33, 3, dtype=torch.int32))
+
+
+@pytest.mark.gpu
+def test_replays_of_a_cuda_graph_count():
+    recorder = LoadRecorder(1, 5, "cuda")
+    ids = torch.tensor([[0, 4], [-1, 5]], device="cuda").int()
+    recorder.record(0, ids)  # a first call may load kernels
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        recorder.record(0, ids)
+    ids.copy_(torch.tensor([[1, 1], [3, 9]]))
+    before = recorder.read()
+    for _ in range(4):
+        graph.replay()
+    assert recorder.read().since(before).counts.tolist() == [[0, 8, 0, 4, 0]]
+
+
+def test_inference_mode_at_the_start_does_no_harm():
+    with torch.inference_mode():
+        recorder = LoadRecorder(1, 2)
+    recorder.record(0, torch.tensor([[1, 0]]))
+    with torch.inference_mode():
+        recorder.record(0, torch.tensor([[1, 1]]))
+    assert recorder.read().counts.tolist() == [[1, 3]]
+
+
+LINE = re.compile(r'(\w+)\{layer="(\d+)",expert="(\d+)"((?:,\w+="(?:[^"\\\n]|\\[\\"n])*")*)\} (\d+)')
+
+
+def test_prometheus_reads_the_counts_of_each_layer_and_expert():
+    counts = torch.tensor([[3, 0, 2**40], [1, 7, 0]])
+    text = ExpertLoad(counts).prometheus({"rank": "1", "model": 'a "b"\\c\nd'})
+    first, second, *lines = text.splitlines()
+    assert first.startswith("# HELP moesaic_expert_tokens_total ")
+    assert second == "# TYPE moesaic_expert_tokens_total counter"
+    assert text.endswith("\n")
+    found = [LINE.fullmatch(line).groups() for line in lines]
+    assert {(int(layer), int(expert)): int(value) for _, layer, expert, _, value in found} == {
+        (layer, expert): int(counts[layer, expert]) for layer in range(2) for expert in range(3)
+    }
+    assert {name for name, *_ in found} == {"moesaic_expert_tokens_total"}
+    assert {labels for _, _, _, labels, _ in found} == {r',rank="1",model="a \"b\"\\c\nd"'}
+
+
+@pytest.mark.parametrize("name", ["layer", "expert", "", "1st", "a-b", "ä"])
+def test_labels_that_prometheus_would_refuse_are_refused(name):
+    with pytest.raises(DispatchError, match=f"a label is called {name!r}"):
+        ExpertLoad(torch.zeros(1, 1, dtype=torch.int64)).prometheus({name: "x"})
+
+
+def test_the_json_is_what_balance_reads(tmp_path):
+    from moesaic.cli.balance_load import read_load  # noqa: PLC0415 - typer is no part of the other tests
+
+    counts = torch.tensor([[3, 0, 9], [1, 7, 0]])
+    placements = [Placement(3, ((0, 1), (2,))), Placement(3, ((2, 0), (1,)))]
+    for given in (None, placements):
+        (tmp_path / "load.json").write_text(ExpertLoad(counts).json(given), encoding="utf-8")
+        load, current = read_load(tmp_path / "load.json")
+        assert torch.equal(load, counts.double())
+        assert current == (None if given is None else tuple(given))
+        assert len(balance(load, 3, 2, current=current)) == 2
+    assert set(json.loads(ExpertLoad(counts).json())) == {"load"}
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_does_not_fit_is_refused():
+    recorder, ids = LoadRecorder(2, 5), torch.tensor([[0]])
+    (alone,) = ranks_in_threads(1)
+    for make, words in (
+        (lambda: LoadRecorder(0, 5), "num_layers is 0"),
+        (lambda: LoadRecorder(2, 2.0), "num_experts is 2.0"),
+        (lambda: recorder.record(2, ids), "layer 2 of 2"),
+        (lambda: recorder.record(-1, ids), "layer -1 of 2"),
+        (lambda: recorder.record(0, ids.to("meta")), r"the ids are on meta, but LoadRecorder\(2, 5, 'cpu'\) counts"),
+        (lambda: Recorded(Local(), recorder, 2), "Recorded.layer is 2, but the recorder has 2"),
+        (lambda: Recorded("Local()", recorder, 0), "Recorded.dispatcher is 'Local"),
+        (lambda: Recorded(Local(), None, 0), "Recorded.recorder is None"),
+        (lambda: Recorded(Local(), recorder, 0).num_experts(4), "counts 5 experts, but Local.* reaches 4"),
+        (lambda: ExpertLoad(torch.zeros(2)), r"the counts are torch.float32 of shape \(2,\)"),
+        (lambda: recorder.read().since(LoadRecorder(1, 5).read()), "give a reading of the same recorder"),
+        (lambda: recorder.read().json([Placement.contiguous(5, 2)]), "give one a layer"),
+        (lambda: Recorded(AllToAll(alone, Placement.contiguous(4, 1)), recorder, 0).num_experts(4), "reaches 4"),
+    ):
+        with pytest.raises(DispatchError, match=words):
+            make()
+
+
+def test_routing_is_not_changed():
+    ids = torch.tensor([[0, 9], [-3, 1]]).int()
+    routing, kept = Routing(ids, torch.ones(2, 2)), ids.clone()
+    Recorded(Local(), LoadRecorder(1, 5), 0).dispatch(torch.zeros(2, 3), routing)
+    assert torch.equal(routing.topk_ids, kept)

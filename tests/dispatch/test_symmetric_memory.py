@@ -1,0 +1,175 @@
+"""SymmetricMemory without a GPU: its kernels in Triton's interpreter, in one process and in several that wait for each
+other; compiled for sm_90; and what it refuses."""
+
+import json
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from moesaic.dispatch.arrangement import AsArrived
+from moesaic.dispatch.by_expert import SlabPerExpert
+from moesaic.dispatch.exchanges import row_bytes
+from moesaic.dispatch.open_window import open_window
+from moesaic.dispatch.placement import Placement
+from moesaic.dispatch.symmetric_memory import SymmetricMemory
+from moesaic.dispatch.threads import in_threads, ranks_in_threads
+from moesaic.errors import BatchError, DispatchError
+from moesaic.kernels.peer_window import window_bytes
+from tests.dispatch.layers import calls
+from tests.dispatch.plain_windows import in_one_process
+from tests.dispatch.programs import ended, started
+
+CHECKS = {
+    "every_pair",
+    "exactly_once",
+    "undefined_rows",
+    "garbage_ids",
+    "interleaved",
+    "two_runs",
+    "ownership",
+    "float32_sum",
+    "equals_one_rank",
+}
+
+
+def test_fleets_that_one_process_plays():
+    [[checks, *others]] = ended([started("tests.dispatch.symmetric_process")])
+    assert set(checks.split()) == CHECKS
+    assert others[:3] == ["layers equal one rank", "same bits", "one rank ahead"]
+    assert "a rank was not heard from: it died, failed, or is slower than Ranks.timeout" in others[3]
+
+
+@pytest.mark.dist
+def test_processes_that_share_windows_wait_for_each_other(tmp_path):
+    size = 2
+    given = [("tests.dispatch.symmetric_process", str(rank), str(size), str(tmp_path)) for rank in range(size)]
+    for checks, epochs in ended([started(*each) for each in given]):
+        assert set(checks.split()) == CHECKS
+        [number] = json.loads(epochs)  # all programs count alike
+        assert number > 40
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """What `compiled_exchanges.py` found of each kernel."""
+    [lines] = ended([started("tests.kernels.compiled_exchanges", interpret=False)])
+    return list(map(json.loads, lines))
+
+
+def test_rows_travel_16_bytes_at_a_time_and_flags_at_system_scope(compiled):
+    assert {fact["kernel"] for fact in compiled} == {"exchange_tokens", "exchange_sums"}
+    for fact in compiled:
+        assert fact["narrow_row_accesses"] == 0, fact
+        assert fact["released"] == 1, fact
+        assert fact["acquired"] == 2, fact  # once before the loop and once in it
+        assert fact["spills"] == 0, fact
+
+
+def test_a_window_holds_what_is_documented():
+    assert row_bytes(2048, 8, torch.bfloat16, AsArrived()) == 2 * 2048 + 64
+    assert row_bytes(2048, 8, torch.bfloat16, SlabPerExpert()) == 4 * 2048
+    assert round(window_bytes(2, 4096, row_bytes(2048, 8, torch.bfloat16, AsArrived())) / 1e6) == 68
+    assert round(window_bytes(8, 4096, row_bytes(7168, 8, torch.bfloat16, AsArrived())) / 1e6) == 944
+
+
+def opened(ranks, **sizes):
+    """The error of every rank."""
+
+    def run(own):
+        with pytest.raises(DispatchError) as fault:
+            open_window(own, **{"max_tokens": 8, "hidden_size": 16, "top_k": 2, **sizes})
+        return str(fault.value)
+
+    return in_threads(run, ranks)
+
+
+def test_without_cuda_all_ranks_get_one_reason():
+    one, other = opened(ranks_in_threads(2))
+    assert one == other
+    assert one.startswith(
+        "open_window: the ranks cannot share memory; rank 0: its tensors are on cpu, but it needs a CUDA device: "
+        "PaddedAllToAll runs over any process group; rank 1: its tensors are on cpu"
+    )
+
+
+def test_what_one_rank_lacks_is_an_error_on_all(monkeypatch):
+    monkeypatch.setattr(
+        "moesaic.dispatch.open_window.reasons_against", lambda ranks: ("no NVLink",) if ranks.rank else ()
+    )
+    assert set(opened(ranks_in_threads(3))) == {
+        "open_window: the ranks cannot share memory; rank 1: no NVLink; rank 2: no NVLink"
+    }
+    [one] = set(opened(ranks_in_threads(2), top_k=0))
+    assert one.startswith("open_window: the ranks cannot share memory; rank 0: open_window.top_k is 0, but it needs ")
+
+
+def test_ranks_on_other_hosts_or_with_other_sizes_are_told(monkeypatch):
+    monkeypatch.setattr("moesaic.dispatch.open_window.reasons_against", lambda ranks: ())
+    names = iter(("here", "there"))
+    monkeypatch.setattr("moesaic.dispatch.open_window.host", lambda: next(names))
+    [one] = set(opened(ranks_in_threads(2)))
+    assert "open_window: the ranks of a layer differ in host: " in one
+    assert "here on rank" in one
+
+
+@pytest.fixture
+def dispatcher():
+    """One of a single rank, whose window takes 4 tokens of 24 columns in float32."""
+    (ranks,) = ranks_in_threads(1)
+    [window] = in_one_process(1, 4, row_bytes(24, 3, torch.float32, AsArrived()))
+    return SymmetricMemory(ranks, Placement.contiguous(5, 1), window)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (
+            lambda hidden, routing: (hidden[:5], routing),
+            DispatchError,
+            "rank 0 hands in 5 tokens of 128 bytes, but the",
+        ),
+        (
+            lambda hidden, routing: (hidden.repeat(1, 2), routing),
+            DispatchError,
+            "tokens of 224 bytes, but the window t",
+        ),
+        (
+            lambda hidden, routing: (hidden.double(), routing),
+            DispatchError,
+            "hidden_states is torch.float64 and topk_w",
+        ),
+        (lambda hidden, routing: (hidden[:3], routing), BatchError, "hidden_states has 3 rows, but the routing is for"),
+        (lambda hidden, routing: (hidden.to("meta"), routing), BatchError, "hidden_states is on meta and the routing"),
+    ],
+)
+def test_tokens_that_do_not_fit_are_refused_before_anything_is_sent(dispatcher, change, error, words):
+    [(hidden, routing)] = calls([5], num_experts=5)
+    given = change(hidden, routing) if "rows" in words or "5 tokens" in words else change(*calls([4], num_experts=5)[0])
+    with pytest.raises(error, match=words):
+        dispatcher.dispatch(*given)
+    assert not dispatcher.window.epochs.any()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_window_of_another_rank_is_refused():
+    left, _ = ranks_in_threads(2)
+    window = in_one_process(2, 4, 128)[1]
+    with pytest.raises(DispatchError, match=r"PeerWindow\(1 of 2 on cpu, .* is not one of Ranks\(0 of 2 on cpu"):
+        SymmetricMemory(left, Placement.contiguous(5, 2), window)
+    with pytest.raises(DispatchError, match=r"SymmetricMemory.window is None, but it needs a PeerWindow"):
+        SymmetricMemory(left, Placement.contiguous(5, 2), None)
+
+
+def test_ranks_with_other_windows_are_told_when_a_layer_is_built():
+    windows = [in_one_process(2, most, 128)[rank] for rank, most in enumerate((4, 8))]
+    given = [
+        SymmetricMemory(ranks, Placement.contiguous(4, 2), window)
+        for ranks, window in zip(ranks_in_threads(2), windows, strict=True)
+    ]
+
+    def run(own):
+        with pytest.raises(DispatchError, match="differ in window: 4 tokens of 128 bytes on rank 0, but 8 tokens of"):
+            own.agree(2, {})
+
+    in_threads(run, given)

@@ -1,0 +1,61 @@
+"""A program: compiles the exchanges through windows for sm_90; prints one line of JSON a kernel.
+
+It runs in a process of its own, so that neither the interpreter nor the run-time type checks are in the way.
+"""
+
+import json
+import re
+from unittest import mock
+
+import torch
+
+from moesaic.kernels import exchange_sums, exchange_tokens
+from moesaic.kernels.exchange_tokens import Arrivals
+from moesaic.kernels.peer_window import PeerWindow, aligned
+from tests.kernels.compile_launches import compiling, facts
+
+TOKENS, SLOTS, EXPERTS = 64, 8, 128
+OPTIONS = exchange_tokens.launch_options
+
+
+def on_card(hidden, device):
+    """As for a CUDA device."""
+    return {**OPTIONS(hidden, device), "debug": True, "sanitize_overflow": False}
+
+
+def launch(num_ranks, hidden):
+    """Tokens there, their sums back, and sums in float32."""
+    ints = {"dtype": torch.int32}
+    rows = torch.zeros(TOKENS * num_ranks, hidden, dtype=torch.bfloat16)
+    ids = torch.zeros(TOKENS * num_ranks, SLOTS, **ints)
+    arrivals = Arrivals(rows, ids, ids.float(), ids[:TOKENS], torch.zeros(num_ranks, **ints), torch.zeros((), **ints))
+    sizes = (TOKENS, aligned(4 * hidden) + 64, 1000)
+    window = PeerWindow.over(torch.zeros(1, dtype=torch.uint8), torch.zeros(num_ranks).long(), 1, sizes, None)
+    tables = (torch.zeros(EXPERTS, 1, **ints), *[torch.zeros(EXPERTS, **ints)] * 3)
+    exchange_tokens.exchange_tokens(rows[:TOKENS], ids[:TOKENS], ids[:TOKENS].float(), tables, window, arrivals)
+    for sums in (rows, rows.float()):
+        exchange_sums.exchange_sums(sums, arrivals, window, rows[:TOKENS])
+
+
+def main():
+    """On three ranks, rows that do not fill their block."""
+    with (
+        compiling(90) as kernels,
+        mock.patch.object(exchange_tokens, "launch_options", on_card),
+        mock.patch.object(exchange_sums, "launch_options", on_card),
+    ):
+        launch(3, 7168)
+    for name, kernel in kernels:
+        ptx = kernel.asm["ptx"]
+        found = {
+            "kernel": name,
+            "narrow_row_accesses": len(re.findall(r"(?:ld|st)\.global\.(?:v\d\.)?b(?:8|16)\b", ptx)),
+            "released": len(re.findall(r"atom\.global\.sys\.release\.exch\.b64", ptx)),
+            "acquired": len(re.findall(r"atom\.global\.sys\.acquire\.add\.u64", ptx)),
+            "spills": facts(kernel)["spills"],
+        }
+        print(json.dumps(found), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
