@@ -12,7 +12,7 @@ from transformers.activations import ACT2FN
 from moesaic import BACKENDS, OutputNorm, ReLU2, SwiGLU, TorchGrouped
 from moesaic.errors import GradientError, PatchError
 from moesaic.integrations.transformers import GapCode, patch, unpatch
-from moesaic.integrations.transformers.examine import _top_k
+from moesaic.integrations.transformers.recognise import top_k_of
 from tests.integrations.families import here, ids, output, tiny
 from tests.integrations.packing import Packing
 from tests.unchecked import unchecked
@@ -69,9 +69,9 @@ def test_top_k_is_the_configurations(family, changes, top_k):
 
 
 def test_top_k_without_a_number_in_the_configuration_is_every_expert():
-    assert _top_k(SimpleNamespace(num_experts_per_tok=None, moe_topk=[2, 4, 3]), 8) == 4
-    assert _top_k(SimpleNamespace(num_experts_per_tok=None, moe_topk=[]), 8) == 8
-    assert _top_k(SimpleNamespace(), 8) == 8
+    assert top_k_of(SimpleNamespace(num_experts_per_tok=None, moe_topk=[2, 4, 3]), 8) == 4
+    assert top_k_of(SimpleNamespace(num_experts_per_tok=None, moe_topk=[]), 8) == 8
+    assert top_k_of(SimpleNamespace(), 8) == 8
 
 
 def test_an_unknown_activation_is_reported_and_its_layer_runs_as_before():

@@ -106,24 +106,24 @@ class Checkpoint:
                 progress=progress,
             )
 
-    def scheme(self, layer: int | str) -> Scheme:
-        """The format of the weights of `layer`, and that of its inputs as its makers serve it; reads one expert."""
-        weights = self.read(layer, experts=range(1)).gate_up.format
+    def scheme(self, layer: int | str, *, expert: int = 0) -> Scheme:
+        """The format of the weights of `layer`, and that of its inputs as its makers serve it; reads `expert` alone."""
+        weights = self.read(layer, experts=(expert,)).gate_up.format
         asked = self.layer(layer)
         with self._files.opened() as files:
             arrangement = asked.naming.arrangement(asked.name, files)
-            piece = asked.naming.pieces(asked.name, 0, self.num_experts(layer), arrangement)[0]
+            piece = asked.naming.pieces(asked.name, expert, self.num_experts(layer), arrangement)[0]
             module = StoredMatrix(files, piece).module
         return Scheme(weights, Plain() if isinstance(weights, Plain) else self.method.inputs(module))
 
     def problem(
-        self, layer: int | str, *, activation: Activation, top_k: int, num_experts: int | None = None
+        self, layer: int | str, *, activation: Activation, top_k: int, num_experts: int | None = None, expert: int = 0
     ) -> Problem:
-        """The problem of `layer` with `num_experts` local experts (all if None); reads one expert.
+        """The problem of `layer` with `num_experts` local experts (all if None); reads `expert` alone.
 
         What applies between the projections, and to how many experts a token goes, no tensor says.
         """
-        first = self.read(layer, experts=range(1))
+        first = self.read(layer, experts=(expert,))
         inner, rows = first.down.shape[-1], first.gate_up.shape[-2]
         if activation.width(inner) != rows:
             raise CheckpointError(
@@ -138,7 +138,7 @@ class Checkpoint:
             intermediate_size=inner,
             activation=activation,
             dtype=plain or configured_dtype(self.config),
-            scheme=self.scheme(layer),
+            scheme=self.scheme(layer, expert=expert),
             bias=first.down_bias is not None,
         )
 

@@ -1,65 +1,25 @@
 """attach and detach: give an experts module to a backend, and take it back, bit for bit.
 
 A parameter whose storage the backend keeps stays where it is. One that the backend holds a copy of is released:
-the module keeps an empty one on the meta device, and `state_dict` makes its values from the backend's copy.
+the module keeps an empty one on the meta device, and `state_dict` makes its values from the backend's copy. Weights
+that are packed are handed over as they are, and come back so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, final
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from moesaic.errors import PatchError
-from moesaic.integrations.transformers.examine import Examined, parameters
-from moesaic.integrations.transformers.storage import Storage
+from moesaic.integrations.transformers.examine import Examined
+from moesaic.integrations.transformers.guards import guard_module, unguard_module
+from moesaic.integrations.transformers.state import SLOT, WEIGHTS, Bound, Unbound, packed_of, packed_weights, state_of
+from moesaic.integrations.transformers.storage import parameters
 from moesaic.layer import Experts, bind
-
-SLOT = "_moesaic"
-"""The attribute of an experts module that holds its `Bound` or its `Unbound`."""
-
-IMPLEMENTATION = "_experts_implementation_internal"
-"""Where a transformers configuration keeps the name of its experts implementation."""
-
-GUARDED = "_apply"
-"""The method behind `to`, `cuda`, `half` and the like, which is replaced on patched modules."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Bound:
-    """What a module was given to: `released` parameters are empty, only `trained` ones can get gradients."""
-
-    experts: Experts
-    storage: Storage
-    released: tuple[str, ...]
-    trained: tuple[str, ...]
-    device: torch.device
-    implementation: str
-    handles: tuple[RemovableHandle, ...]
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Unbound:
-    """A module of a patched model that is not covered: what it ran before."""
-
-    forward: Callable[..., Tensor]
-
-
-def implementation_of(module: nn.Module) -> str | None:
-    """The name of the experts implementation that transformers calls for `module`."""
-    return vars(vars(module)["config"])[IMPLEMENTATION]
-
-
-def state_of(module: nn.Module) -> Bound | Unbound | None:
-    """What was made of `module`; None if it is as it was."""
-    return vars(module).get(SLOT)
+from moesaic.resolve import Resolution
+from moesaic.weights import ExpertWeights
 
 
 def attach(module: nn.Module, examined: Examined, implementation: str) -> Bound:
@@ -67,7 +27,41 @@ def attach(module: nn.Module, examined: Examined, implementation: str) -> Bound:
 
     `implementation` is the name under which transformers calls the module from now on.
     """
-    storage, resolution = examined.storage, examined.resolution
+    packed = packed_weights(module)
+    if packed is None:
+        return _attach_parameters(module, examined, implementation)
+    experts = _bind(examined.resolution, packed)
+    device = packed.gate_up.data.device
+    bound = Bound(experts, examined.storage, (), (), device, implementation, ())  # it is guarded as a packed module
+    setattr(module, SLOT, bound)
+    delattr(module, WEIGHTS)
+    return bound
+
+
+def detach(module: nn.Module) -> None:
+    """Give the module its weights back, in new tensors where they were released."""
+    match state_of(module):
+        case Bound() as bound if packed_of(module) is not None:
+            setattr(module, WEIGHTS, bound.experts.canonical())
+            delattr(module, SLOT)
+        case Bound() as bound:
+            for handle in bound.handles:
+                handle.remove()
+            delattr(module, SLOT)
+            unguard_module(module)
+            _restore(module, _released_values(bound))
+        case Unbound():
+            delattr(module, SLOT)
+        case None:
+            pass
+
+
+def _bind(resolution: Resolution, weights: ExpertWeights) -> Experts:
+    return bind(resolution.problem, weights, machine=resolution.machine, backends=(resolution.backend,))
+
+
+def _attach_parameters(module: nn.Module, examined: Examined, implementation: str) -> Bound:
+    storage = examined.storage
     tensors = parameters(module)
     trainable = tuple(name for name, tensor in tensors.items() if tensor.requires_grad)
     device = tensors["down_proj"].device
@@ -78,7 +72,7 @@ def attach(module: nn.Module, examined: Examined, implementation: str) -> Bound:
     del tensors
     try:
         _release(module, storage.reordered)  # before the backend makes its own copy, so that there are never three
-        experts = bind(resolution.problem, weights, machine=resolution.machine, backends=(resolution.backend,))
+        experts = _bind(examined.resolution, weights)
     except BaseException:
         _restore(module, {name: storage.stored(weights)[name] for name in storage.reordered})
         raise
@@ -92,38 +86,11 @@ def attach(module: nn.Module, examined: Examined, implementation: str) -> Bound:
         trained=tuple(name for name in trainable if name not in copied),
         device=device,
         implementation=implementation,
-        handles=(
-            module.register_forward_pre_hook(_refuse_others),
-            module.register_state_dict_post_hook(_fill_in),
-            module.register_load_state_dict_pre_hook(_refuse_to_load),
-        ),
+        handles=(*guard_module(module), module.register_state_dict_post_hook(_fill_in)),
     )
-    setattr(module, GUARDED, partial(_refuse_to_move, module))
     setattr(module, SLOT, bound)  # from here on `detach` gives everything back
     _release(module, bound.released)
     return bound
-
-
-def detach(module: nn.Module) -> None:
-    """Give the module its weights back, in new tensors where they were released."""
-    match state_of(module):
-        case Bound() as bound:
-            for handle in bound.handles:
-                handle.remove()
-            delattr(module, SLOT)
-            delattr(module, GUARDED)
-            _restore(module, _released_values(bound))
-        case Unbound():
-            delattr(module, SLOT)
-        case None:
-            pass
-
-
-def moves(bound: Bound, change: Callable[[Tensor], Tensor]) -> bool:
-    """Whether `change`, as given to `nn.Module._apply`, takes tensors to another device or dtype."""
-    before = torch.empty(0, dtype=bound.experts.problem.dtype, device=bound.device)
-    after = change(before)
-    return (after.dtype, after.device) != (before.dtype, before.device)
 
 
 def _release(module: nn.Module, names: Iterable[str]) -> None:
@@ -151,41 +118,6 @@ def _fill_in(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_m
     bound = state_of(module)
     if isinstance(bound, Bound):
         state_dict.update({f"{prefix}{name}": value for name, value in _released_values(bound).items()})
-
-
-def _refuse_others(module: nn.Module, arguments: Any) -> None:
-    """Eager code would compute with released weights without a sound: torch adds meta tensors to others."""
-    del arguments
-    bound = state_of(module)
-    if isinstance(bound, Bound) and bound.released and implementation_of(module) != bound.implementation:
-        raise PatchError(
-            f"{module.__class__.__name__} is to run {implementation_of(module)!r}, but its weights were given to the "
-            f"backend {bound.experts.backend.name}: call unpatch(model) before set_experts_implementation"
-        )
-
-
-def _refuse_to_load(module: nn.Module, state_dict: dict[str, Any], prefix: str, *details: Any) -> None:
-    del state_dict, details
-    raise PatchError(
-        f"weights cannot be loaded into {prefix}{module.__class__.__name__}, whose weights were given to a backend: "
-        "call unpatch(model), load, and patch again"
-    )
-
-
-def _refuse_to_move(module: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:  # noqa: FBT001, FBT002 - torch's signature
-    bound = state_of(module)
-    if isinstance(bound, Bound) and moves(bound, change):
-        raise PatchError(cannot_move(module.__class__.__name__))
-    del recurse
-    return module
-
-
-def cannot_move(what: str) -> str:
-    """What a user reads who moves a patched module."""
-    return (
-        f"{what} cannot be moved or converted, because its expert weights were given to a backend: call "
-        "unpatch(model), move it, and patch again"
-    )
 
 
 def _address(tensor: Tensor) -> int:

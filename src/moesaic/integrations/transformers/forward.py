@@ -12,8 +12,9 @@ from transformers.integrations.moe import ExpertsInterface
 from moesaic.backends import BACKENDS
 from moesaic.batches import Routing, StandardBatch
 from moesaic.errors import GradientError, PatchError
-from moesaic.integrations.transformers.bound import Bound, Unbound, attach, implementation_of, state_of
+from moesaic.integrations.transformers.bound import attach
 from moesaic.integrations.transformers.examine import Refused, examine
+from moesaic.integrations.transformers.state import Bound, Unbound, implementation_of, packed_of, state_of
 
 NAME = "moesaic"
 """The experts implementation's name in transformers."""
@@ -64,6 +65,11 @@ def _run(module: nn.Module, bound: Bound, hidden_states: Tensor, routing: Routin
 
 def _check_gradients(module: nn.Module, bound: Bound, wanted: list[str]) -> None:
     kind, backend = module.__class__.__name__, bound.experts.backend
+    if packed_of(module) is not None:
+        raise GradientError(
+            f"{kind} computes with the packed weights of a quantized checkpoint, through which there are no gradients: "
+            "call the model under torch.no_grad()"
+        )
     if not backend.capabilities.differentiable:
         raise GradientError(
             f"{kind} runs on the backend {backend.name}, which computes no gradients: call the model under "
@@ -90,8 +96,9 @@ def _bind_first(module: nn.Module) -> Bound:
 def _bind(module: nn.Module) -> Bound:
     examined = examine(module, BACKENDS)
     if isinstance(examined, Refused):
-        raise PatchError(
-            f"{module.__class__.__name__} cannot run through moesaic: {'; '.join(map(str, examined.gaps))}. Choose "
-            'another implementation with model.set_experts_implementation("grouped_mm")'
-        )
+        instead = 'choose another implementation with model.set_experts_implementation("grouped_mm")'
+        if packed_of(module) is not None:
+            instead = "load the checkpoint with from_pretrained, which makes plain weights of it"
+        gaps = "; ".join(map(str, examined.gaps))
+        raise PatchError(f"{module.__class__.__name__} cannot run through moesaic: {gaps}; {instead}")
     return attach(module, examined, implementation_of(module) or NAME)

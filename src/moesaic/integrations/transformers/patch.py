@@ -2,54 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS, FP8Experts
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from moesaic.backends import BACKENDS, Backend
 from moesaic.errors import PatchError
-from moesaic.integrations.transformers.bound import (
-    GUARDED,
-    IMPLEMENTATION,
-    SLOT,
-    Bound,
-    Unbound,
-    attach,
-    cannot_move,
-    detach,
-    implementation_of,
-    moves,
-    state_of,
-)
+from moesaic.integrations.transformers.bound import attach, detach
 from moesaic.integrations.transformers.discovery import Found, find_layers
 from moesaic.integrations.transformers.examine import Examined, Refused, examine
 from moesaic.integrations.transformers.forward import NAME, experts_forward, register
+from moesaic.integrations.transformers.guards import guard_model, unguard_model
 from moesaic.integrations.transformers.report import LayerReport, PatchReport
+from moesaic.integrations.transformers.state import (
+    IMPLEMENTATION,
+    SLOT,
+    Unbound,
+    held_bytes,
+    implementation_of,
+    state_of,
+)
 
 BEFORE = "_moesaic_before"
 """The attribute of a patched model with the implementation that each of its configurations had."""
 
-LOADING = "_moesaic_loading"
-"""The attribute of a patched model with the handle of the hook that refuses to load weights."""
 
-
-def patch(model: PreTrainedModel, *, backends: Sequence[Backend[Any]] = BACKENDS, strict: bool = False) -> PatchReport:
+def patch(
+    model: PreTrainedModel,
+    *,
+    backends: Sequence[Backend[Any]] = BACKENDS,
+    strict: bool = False,
+    quantize_inputs: bool = False,
+) -> PatchReport:
     """Run the experts of `model` through moesaic and report every MoE layer, covered or not.
 
     Weights are taken over, not doubled. All layers are examined before the first is changed; if a later step fails,
-    the model is given back as it was and the error passes through. Raises PatchError, with the report, if no layer
-    can be covered, if `strict` and one cannot, or if the model is patched already.
+    the model is given back as it was and the error passes through. `quantize_inputs`: rows that meet packed weights
+    (`load`) are rounded to the format in which the checkpoint's makers serve them (W8A8, W4A4); else they keep the
+    model's dtype. Raises PatchError, with the report, if no layer can be covered, if `strict` and one cannot, or if the
+    model is patched already.
     """
     _check_model(model)
     layers = find_layers(model)
     _check_unpatched(model, layers)
-    examined = [examine(layer.module, backends) for layer in layers]
-    report = PatchReport(tuple(map(_layer_report, layers, examined)))
+    examined = [examine(layer.module, backends, quantize_inputs=quantize_inputs) for layer in layers]
+    report = _report(layers, examined)
     if not report.covered:
         raise PatchError(f"{model.__class__.__name__} was not patched: no layer can run through moesaic\n{report}")
     if strict and report.not_covered:
@@ -67,9 +68,8 @@ def patch(model: PreTrainedModel, *, backends: Sequence[Backend[Any]] = BACKENDS
         fault.add_note(f"while {model.__class__.__name__} was patched; it was left as it was")
         raise
     setattr(model, BEFORE, before)
-    setattr(model, LOADING, model.register_load_state_dict_pre_hook(_refuse_to_load))  # before anything is loaded
-    setattr(model, GUARDED, partial(_apply_unless_it_moves, model))
-    return report
+    guard_model(model)
+    return _report(layers, examined)
 
 
 def unpatch(model: PreTrainedModel) -> None:
@@ -79,11 +79,9 @@ def unpatch(model: PreTrainedModel) -> None:
     if not any(state_of(layer.module) for layer in layers):
         raise PatchError(f"{model.__class__.__name__} is not patched, so there is nothing to give back")
     _give_back(layers, vars(model).get(BEFORE, ()))
-    if LOADING in vars(model):
-        vars(model)[LOADING].remove()
-    for name in (BEFORE, GUARDED, LOADING):
-        if name in vars(model):
-            delattr(model, name)
+    unguard_model(model)
+    if BEFORE in vars(model):
+        delattr(model, BEFORE)
 
 
 def _check_model(model: object) -> None:
@@ -103,9 +101,19 @@ def _check_unpatched(model: nn.Module, layers: Sequence[Found]) -> None:
         )
 
 
-def _layer_report(layer: Found, examined: Examined | Refused) -> LayerReport:
-    gaps = examined.gaps if isinstance(examined, Refused) else ()
-    return LayerReport(layer.name, layer.module.__class__.__name__, examined.resolution, gaps)
+def _report(layers: Iterable[Found], examined: Iterable[Examined | Refused]) -> PatchReport:
+    return PatchReport(
+        tuple(
+            LayerReport(
+                layer.name,
+                layer.module.__class__.__name__,
+                found.resolution,
+                found.gaps if isinstance(found, Refused) else (),
+                held_bytes(layer.module),
+            )
+            for layer, found in zip(layers, examined, strict=True)
+        )
+    )
 
 
 def _keep_own_forward(module: nn.Module) -> None:
@@ -137,23 +145,3 @@ def _give_back(layers: Sequence[Found], before: Sequence[tuple[Any, str | None]]
         detach(layer.module)
     for config, implementation in before:
         vars(config)[IMPLEMENTATION] = implementation
-
-
-def _refuse_to_load(model: nn.Module, *details: Any) -> None:
-    del details
-    raise PatchError(
-        f"weights cannot be loaded into a patched {model.__class__.__name__}, whose expert weights were given to a "
-        "backend: call unpatch(model), load, and patch again"
-    )
-
-
-def _apply_unless_it_moves(
-    model: nn.Module,
-    change: Callable[[Tensor], Tensor],
-    recurse: bool = True,  # noqa: FBT001, FBT002 - torch's signature
-) -> nn.Module:
-    for module in model.modules():
-        bound = state_of(module)
-        if isinstance(bound, Bound) and moves(bound, change):
-            raise PatchError(cannot_move(model.__class__.__name__))
-    return getattr(model.__class__, GUARDED)(model, change, recurse)  # the method that this one stands before

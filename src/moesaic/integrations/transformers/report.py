@@ -8,6 +8,7 @@ from typing import Any, final
 
 from moesaic.backends import Backend
 from moesaic.problem import Problem
+from moesaic.quant import Format
 from moesaic.resolve import Resolution
 
 
@@ -44,13 +45,15 @@ class Gap:
 class LayerReport:
     """One MoE layer: `name` of the module in the model, its class, and the choice of backend or what stood against it.
 
-    `resolution` is None if the layer could not be described as a problem.
+    `resolution` is None if the layer could not be described as a problem. `num_bytes` is what holds its expert weights:
+    the backend that runs it, in that backend's own form, or the model.
     """
 
     name: str
     module: str
     resolution: Resolution | None
     gaps: tuple[Gap, ...] = ()
+    num_bytes: int = 0
 
     @property
     def covered(self) -> bool:
@@ -61,6 +64,11 @@ class LayerReport:
     def problem(self) -> Problem | None:
         """The layer as a problem; None if it could not be described as one."""
         return None if self.resolution is None else self.resolution.problem
+
+    @property
+    def format(self) -> Format | None:
+        """The format in which the weights are stored; None if the layer could not be described as a problem."""
+        return None if self.problem is None else self.problem.scheme.weights
 
     @property
     def backend(self) -> Backend[Any] | None:
@@ -100,5 +108,15 @@ class PatchReport:
 
 def _columns(layer: LayerReport, problems: list[Problem | None]) -> tuple[str, str]:
     if layer.backend is not None:
-        return layer.backend.name, f"problem {problems.index(layer.problem) + 1}"
+        size = _in_words(layer.num_bytes)
+        return layer.backend.name, f"problem {problems.index(layer.problem) + 1}, {size} of {layer.format!r}"
     return "not covered", "; ".join(map(str, layer.gaps))
+
+
+def _in_words(num_bytes: int) -> str:
+    """So many bytes in the largest unit of which there is one."""
+    size, unit = float(num_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if size >= 1024:
+            size, unit = size / 1024, larger
+    return f"{size:.1f} {unit}"

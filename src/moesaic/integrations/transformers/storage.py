@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from moesaic.weights import ExpertWeights
 
@@ -77,6 +77,23 @@ class Storage:
         if bias is not None and weights.down_bias is not None:
             found |= {f"{self.first}_bias": bias, "down_proj_bias": weights.down_bias}
         return {name: tensor.detach().contiguous() for name, tensor in found.items()}
+
+
+def parameters(module: nn.Module) -> dict[str, Tensor]:
+    """All parameters of `module` and of its children by name."""
+    return dict(module.named_parameters(remove_duplicate=False))
+
+
+def declared_storage(module: nn.Module) -> Storage:
+    """How the module says that it stores its weights."""
+    said: Mapping[str, Any] = vars(module)
+    return Storage(
+        gated=said["has_gate"],
+        transposed=said["is_transposed"],
+        interleaved=said["has_gate"] and not said["is_concatenated"],
+        biased=said["has_bias"],
+        normed=said.get("has_post_expert_norm", False),  # transformers 5.17 knows no norm
+    )
 
 
 def _gates_first(values: Tensor) -> Tensor:

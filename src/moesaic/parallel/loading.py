@@ -1,0 +1,76 @@
+"""load_experts: the experts that a placement gives to a rank, from the files of a checkpoint to a bound layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from moesaic.activations import Activation
+from moesaic.backends import BACKENDS, Backend
+from moesaic.checkpoints import Checkpoint
+from moesaic.checks import instance
+from moesaic.dispatch.agreement import agree
+from moesaic.dispatch.all_or_none import all_or_none
+from moesaic.dispatch.collectives import Ranks
+from moesaic.dispatch.placement import Placement
+from moesaic.errors import DispatchError
+from moesaic.layer import Experts, bind
+
+OTHERWISE = "no rank has loaded the layer"
+"""How the error of a layer that could not be loaded ends."""
+
+
+def load_experts(
+    checkpoint: Checkpoint | str | Path,
+    layer: int | str,
+    placement: Placement,
+    ranks: Ranks,
+    *,
+    activation: Activation,
+    top_k: int,
+    device: torch.device | str | None = None,
+    backends: Sequence[Backend[Any]] = BACKENDS,
+) -> Experts:
+    """The experts of `layer` that `placement` gives to this rank, read from the checkpoint and bound in its format.
+
+    All ranks call this at the same point of the program, and each reads the bytes of its own experts only. Per-expert
+    constants of `activation` are those of the whole layer. `device`: where the weights go, that of `ranks` unless
+    given. Give a `Checkpoint` when several layers are loaded, since making one reads the headers of all files.
+
+    Raises FleetError, the same on all ranks, if one of them cannot read or bind; DispatchError, the same on all ranks,
+    if they are told different things or choose different backends.
+    """
+    instance("load_experts", "ranks", ranks, Ranks, DispatchError, example="Ranks.world()")
+    with all_or_none(ranks, "load_experts", OTHERWISE):
+        opened = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+        _check(opened, layer, placement, ranks)
+        held = placement.experts[ranks.rank]
+        own = activation.select(held)
+        problem = opened.problem(layer, activation=own, top_k=top_k, num_experts=len(held), expert=held[0])
+        weights = opened.read(layer, experts=held, device=ranks.device if device is None else device)
+        experts = bind(problem, weights, backends=backends)
+    facts = {
+        "layer": opened.layer(layer).name,
+        "placement": repr(placement),
+        "method": repr(opened.method),
+        "activation": repr(activation),
+        "top_k": str(top_k),
+        "scheme": repr(problem.scheme),
+        "dtype": str(problem.dtype),
+        "backend": experts.backend.name,
+    }
+    agree(ranks, facts, owner="load_experts")
+    return experts
+
+
+def _check(checkpoint: Checkpoint, layer: int | str, placement: Placement, ranks: Ranks) -> None:
+    instance("load_experts", "placement", placement, Placement, DispatchError, example="Placement.contiguous(8, 2)")
+    total = checkpoint.num_experts(layer)
+    if (placement.num_experts, placement.num_ranks) != (total, ranks.size):
+        raise DispatchError(
+            f"the placement is of {placement.num_experts} experts on {placement.num_ranks} ranks, but "
+            f"{checkpoint.layer(layer).name} has {total} and the group {ranks.size} ranks"
+        )
