@@ -25,6 +25,8 @@ from torch import Tensor
 
 from moesaic import ExpertWeights, Machine, Problem, Routing, StandardBatch, SwiGLU, bind
 from moesaic.backends import HopperGrouped, TritonGrouped
+from moesaic.tuning import Always, CostModel
+from moesaic.tuning.products import product
 
 SHAPES = {  # experts, slots, hidden, intermediate
     "qwen3_30b": (128, 8, 2048, 768),
@@ -34,15 +36,15 @@ SHAPES = {  # experts, slots, hidden, intermediate
 }
 TOKENS = tuple(2**n for n in range(15))
 FLOPS, BANDWIDTH = 790e12, 4.28e12
-NEVER = 2**31
-"""Mean rows from which the products would run: `HopperGrouped(product_rows=NEVER)` always streams."""
 
 
-def variants(mean_rows: float) -> dict[str, object]:
-    """The layer as it is, and where its choice is close, what it did not choose."""
+def variants(problem: Problem, tokens: int) -> dict[str, object]:
+    """The layer as it is, by a tuned table if there is one, and where the choice is close, what was not chosen."""
     found: dict[str, object] = {"hopper_grouped": HopperGrouped()}
+    mean_rows = tokens * problem.top_k / problem.num_experts
     if 32 <= mean_rows <= 600:
-        found |= {"products": HopperGrouped(product_rows=0), "streamed": HopperGrouped(product_rows=NEVER)}
+        products = Always(product(problem, tokens * problem.top_k))
+        found |= {"products": HopperGrouped(products), "streamed": HopperGrouped(CostModel(products=False))}
     if mean_rows >= 256:
         found["triton_grouped"] = TritonGrouped()
     return found
@@ -125,7 +127,7 @@ def measure(shape: str, arguments: argparse.Namespace) -> list[dict[str, object]
         graphs: dict[str, torch.cuda.CUDAGraph] = {}
         errors: dict[str, float] = {}
         host = 0.0
-        for name, backend in variants(tokens * top_k / experts).items():
+        for name, backend in variants(problem, tokens).items():
             layer = bind(problem, weights, backends=(backend,))
             got = layer(batches[0])
             errors[name] = ((got[:head].float() - wanted).norm() / wanted.norm()).item()

@@ -85,6 +85,15 @@ class Machine:
         return _probe(wanted.type, wanted.index or 0)
 
 
+def user_cache() -> Path:
+    """Where this user keeps files that can be made again: $XDG_CACHE_HOME if it is an absolute path, else ~/.cache.
+
+    As the XDG Base Directory Specification has it. Nothing is created.
+    """
+    stated = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return stated if stated.is_absolute() else Path(os.path.expanduser("~/.cache"))  # noqa: PTH111 - never raises
+
+
 def version_numbers(text: str) -> tuple[int, ...]:
     """The leading numbers of a version: "2.13.0+cpu" -> (2, 13, 0)."""
     numbers: list[int] = []

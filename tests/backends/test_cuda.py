@@ -23,6 +23,7 @@ from moesaic import (
     bind,
     known_machine,
 )
+from moesaic.tuning import Always, Product
 from tests.backends import example, feeding, generated
 from tests.tolerance import assert_close
 
@@ -31,7 +32,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 MACHINE = Machine.current("cuda") if torch.cuda.is_available() else known_machine("h200")
-ALWAYS_PRODUCTS = HopperGrouped(product_rows=0)
+ALWAYS_PRODUCTS = HopperGrouped(Always(Product()))
 """It takes the kernels for many rows, however few there are."""
 SUBJECTS = [
     b for b in (*BACKENDS, ALWAYS_PRODUCTS) if not b.reasons_against(example.problem(dtype=torch.bfloat16), MACHINE)

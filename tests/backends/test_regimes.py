@@ -21,7 +21,10 @@ from moesaic import (
 from moesaic.backends.device_weights import DeviceWeights
 from moesaic.backends.hopper_products import product_rows, product_tokens
 from moesaic.backends.triton_streamed import streamed_rows, streamed_tokens, vector_tokens
-from moesaic.backends.triton_tilings import stream_tiling, vector_strips
+from moesaic.backends.triton_tilings import streamed_launch, vector_launch
+from moesaic.tuning import Always, Product
+from moesaic.tuning.strips import strips
+from moesaic.tuning.tilings import step_for_mean, tilings
 from tests.backends import example
 from tests.kernels.order_cases import routing
 from tests.tolerance import assert_close
@@ -46,6 +49,14 @@ BOUNDARIES = sorted(
     {0, 1, 2, 3, 4, 7, 8, 9, *(9 * mean // 3 + d for mean in (1, 8, 20, 44, 64, 72, 512) for d in (0, 1))}
 )
 """Numbers of tokens around which another tiling, or another kernel, takes over."""
+
+
+EACH = (
+    TritonGrouped(),
+    HopperGrouped(),
+    HopperGrouped(Always(Product())),
+    HopperGrouped(Always(Product(gather=False))),
+)
 
 
 @pytest.fixture(scope="module")
@@ -98,12 +109,11 @@ def test_all_kernels_give_one_answer_to_one_batch(layer, count):
     given = (batch.hidden_states, batch.routing, prepared, LARGE)
     wanted = oracle(batch)
     small = dataclasses.replace(LARGE, hidden_size=64, intermediate_size=64)
-    agree(vector_tokens(*given, vector_strips(small, 3, 1)), wanted)
+    agree(vector_tokens(*given, vector_launch(strips(small, 1))), wanted)
     machines = ("a100", "h200") if Machine.current("cuda").capability == 90 else ("a100",)
     for machine in machines:
-        for mean in (1, 9, 21, 45, 89):
-            tiling = stream_tiling(LARGE, known_machine(machine), mean * LARGE.num_experts)
-            agree(streamed_tokens(*given, tiling), wanted)
+        for _, tiling in tilings(known_machine(machine)):
+            agree(streamed_tokens(*given, streamed_launch(tiling)), wanted)
     if "h200" in machines:
         agree(product_tokens(*given), wanted)
 
@@ -125,12 +135,13 @@ def test_rows_in_expert_order(layer, counts):
     batch = GroupedBatch(rows.cuda(), begins.cuda(), heights.cuda(), 64)
     wanted = oracle(batch)[live.cuda()]
     agree(product_rows(batch, prepared, case)[live.cuda()], wanted)
-    tiling = stream_tiling(case, Machine.current("cuda"), len(rows))
-    agree(streamed_rows(batch, prepared, case, tiling)[live.cuda()], wanted)
+    machine = Machine.current("cuda")
+    _, tiling = tilings(machine)[step_for_mean(case, machine, len(rows))]
+    agree(streamed_rows(batch, prepared, case, streamed_launch(tiling))[live.cuda()], wanted)
 
 
 @pytest.mark.parametrize("count", [1, 8, 40, 300, 2000])
-@pytest.mark.parametrize("backend", [TritonGrouped(), HopperGrouped(), HopperGrouped(product_rows=0)], ids=repr)
+@pytest.mark.parametrize("backend", EACH, ids=repr)
 def test_a_graph_replays_another_routing(layer, backend, count):
     """All tokens at one expert, then none at any: both need other tiles than those of the capture."""
     if backend.reasons_against(LARGE, Machine.current("cuda")):
@@ -154,7 +165,7 @@ def test_a_graph_replays_another_routing(layer, backend, count):
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-@pytest.mark.parametrize("backend", [TritonGrouped(), HopperGrouped(), HopperGrouped(product_rows=0)], ids=repr)
+@pytest.mark.parametrize("backend", EACH, ids=repr)
 def test_weights_on_another_than_the_current_device(backend):
     """Triton launches on the current device."""
     if backend.reasons_against(LARGE, Machine.current("cuda:1")):

@@ -9,7 +9,7 @@ import pytest
 
 TEXT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 COMMANDS = [shlex.split(line)[1:] for line in re.findall(r"^\$ (moesaic .*)$", TEXT, re.MULTILINE)]
-SLOW = ("bench", "demo", "quantize", "accuracy")
+SLOW = ("bench", "demo", "quantize", "accuracy", "tune")
 
 
 @pytest.mark.parametrize("arguments", [c for c in COMMANDS if c[0] not in SLOW and "--check" not in c], ids=" ".join)
@@ -28,7 +28,7 @@ def test_the_options_of_slow_examples_exist(moesaic, command):
 
 def test_the_documented_json_has_the_tested_keys():
     explain, row, demo = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL))
-    assert list(explain) == ["problem", "machine", "backend", "why", "verdicts"]
+    assert list(explain) == ["problem", "machine", "backend", "why", "verdicts", "table"]
     assert list(row) == [
         *("shape", "tokens", "dtype", "backend", "microseconds"),
         *("p10_microseconds", "p90_microseconds", "bound_microseconds"),

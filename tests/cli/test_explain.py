@@ -48,7 +48,7 @@ def test_json_has_exactly_the_documented_keys(moesaic):
     assert answer.code == 0
     assert answer.err == ""
     document = answer.document
-    assert list(document) == ["problem", "machine", "backend", "why", "verdicts"]
+    assert list(document) == ["problem", "machine", "backend", "why", "verdicts", "table"]
     assert document["why"].startswith("nothing stands against it")
     assert problem_of(answer) == PROBLEM
     assert read_value(document["machine"]) == dict(KNOWN_MACHINES)["cpu-amx"]

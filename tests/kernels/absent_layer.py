@@ -1,12 +1,16 @@
 """A layer for launches that compile only: shapes and addresses are real, the memory behind them is never touched."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from unittest import mock
 
 import torch
 
-from moesaic import Activation, ExpertWeights, GroupedBatch, Problem, Routing, SwiGLU
+from moesaic import Activation, ExpertWeights, GroupedBatch, Machine, Problem, Routing, SwiGLU
 from moesaic.backends.device_weights import DeviceWeights
+from moesaic.backends.expanded_products import expanded_tokens
 from moesaic.backends.hopper_products import product_rows, product_tokens
+from moesaic.backends.stored_products import tokens as stored_tokens
+from moesaic.backends.stored_weights import StoredWeights
 from moesaic.backends.triton_streamed import streamed_rows, streamed_tokens, vector_tokens
 
 EXPERTS = 8
@@ -50,6 +54,12 @@ class AbsentLayer:
         gate_up, down = self.empty(EXPERTS, width, self.hidden), self.empty(EXPERTS, self.hidden, self.inner)
         return DeviceWeights.of(ExpertWeights.plain(gate_up, down, **(biases if self.bias else {})), self.problem)
 
+    @property
+    def plain(self):
+        """Zeros, which every format stores."""
+        gate_up = torch.zeros(EXPERTS, self.problem.width, self.hidden, dtype=self.dtype)
+        return ExpertWeights.plain(gate_up, torch.zeros(EXPERTS, self.hidden, self.inner, dtype=self.dtype))
+
     def tokens(self, count):
         """Hidden states and a routing."""
         ids, weights = torch.zeros(count, TOP_K, dtype=torch.int32), torch.ones(count, TOP_K)
@@ -60,6 +70,21 @@ class AbsentLayer:
         begins = torch.arange(EXPERTS, dtype=torch.int32) * (count // EXPERTS)
         batch = GroupedBatch(self.empty(count, self.hidden), begins, torch.zeros_like(begins), alignment=64)
         return batch, self.prepared, self.problem
+
+    def stored(self, scheme, count, machine):
+        """Weights as stored: order, rounding, both products, sum; with the tiles of `machine`."""
+        problem = replace(self.problem, scheme=scheme)
+        prepared = StoredWeights.of(self.plain.quantize(scheme.weights), problem)
+        states, routing, _, _ = self.tokens(count)
+        with mock.patch.object(Machine, "current", return_value=machine):
+            return stored_tokens(states, routing, prepared, problem)
+
+    def expanded(self, scheme, count):
+        """The same of many rows on Hopper."""
+        problem = replace(self.problem, scheme=scheme)
+        prepared = StoredWeights.of(self.plain.quantize(scheme.weights), problem)
+        states, routing, _, _ = self.tokens(count)
+        return expanded_tokens(states, routing, prepared, problem)
 
     def vectors(self, strips):
         """Each pair by itself."""

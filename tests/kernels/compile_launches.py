@@ -52,6 +52,8 @@ def compiling(capability):
         for name, module in list(sys.modules.items()):
             if name.startswith("moesaic.kernels.") and "overlap_launches" in vars(module):
                 patched.enter_context(mock.patch.object(module, "overlap_launches", return_value=capability >= 90))
+            if name.startswith("moesaic.kernels.") and "fast_codes" in vars(module):
+                patched.enter_context(mock.patch.object(module, "fast_codes", return_value=capability >= 89))
         driver.set_active(AbsentDevice(capability))
         yield kernels
 

@@ -12,7 +12,8 @@ from functools import partial
 import torch
 import triton
 
-from moesaic import HopperGrouped, ReLU2, SwiGLU
+from moesaic import INT4, MXFP4, HopperGrouped, PerGroup, Plain, ReLU2, Scheme, SwiGLU, known_machine
+from moesaic.quant.schemes import FP8_BLOCK, INT8_ROW, NVFP4_NVFP4
 from tests.kernels.absent_layer import AbsentLayer
 from tests.kernels.compile_launches import compiling, facts
 from tests.kernels.streamed_cases import tilings
@@ -55,6 +56,28 @@ def orders(experts):
     map_tiles(nobody, nobody, 5000, **tiles)
 
 
+STORED = {
+    "fp8-block": FP8_BLOCK,
+    "int8": INT8_ROW,
+    "mxfp4": Scheme(MXFP4(), Plain()),
+    "int4-zero-point": Scheme(INT4(PerGroup(128), zero_point=True), Plain()),
+    "nvfp4": NVFP4_NVFP4,
+}
+
+
+def stored(capability, *, fewer):
+    """(name, whether wgmma is meant, launch) with weights as stored."""
+    for name, scheme in list(STORED.items())[: 2 if fewer else None]:
+        # One tiling each; triton takes wgmma for 16 rows of FP8 or leaves it, from release to release.
+        for count in (64, 1024) if scheme == FP8_BLOCK else (8, 64, 1024):
+            coded = scheme in (FP8_BLOCK, INT8_ROW)
+            wide = capability == HOPPER and (coded or count > 16)
+            known = known_machine("h200" if capability == HOPPER else "a100")
+            yield f"stored {name} {count}", wide, partial(PLAIN.stored, scheme, count, known)
+    if capability == HOPPER:
+        yield "expanded", True, partial(PLAIN.expanded, FP8_BLOCK, 1024)
+
+
 def launches(capability, *, fewer):
     """(name, whether wgmma is meant, launch) of everything that runs on sm_`capability`."""
     known = "h200" if capability == HOPPER else "a100"
@@ -66,6 +89,7 @@ def launches(capability, *, fewer):
     last = list(own.values())[-1]
     yield "many pairs", last.swap, partial(PLAIN.streamed, last, count=MANY)
     yield "as many experts as are declared", False, partial(orders, HopperGrouped.capabilities.max_experts)
+    yield from stored(capability, fewer=fewer)
     if capability == HOPPER:
         yield from ((f"products {kind}", True, run) for kind, run in products(fewer=fewer))
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from moesaic import Problem, ReLU2, SwiGLU, known_machine
-from moesaic.backends.triton_tilings import stream_tiling
+from moesaic.backends.triton_tilings import streamed_launch
+from moesaic.tuning.tilings import tilings as tilings_of
 from tests.backends import example, numpy_oracle
 from tests.kernels.map_cases import gapped
 from tests.kernels.order_cases import GARBAGE
@@ -21,12 +22,10 @@ LIMITS = SwiGLU(alpha=1.702, limit=(1.5, 0.5, 1.0, 2.0, 0.25))
 
 def tilings():
     """Name -> tiling, for every mean number of rows, with and without Hopper's instructions."""
-    problem = example.problem()
     named = {}
     for machine in ("h200", "a100"):
-        for mean in range(1, 257):
-            tiling = stream_tiling(problem, known_machine(machine), mean * problem.num_experts)
-            named.setdefault(tiling, f"{machine}-{mean}")
+        for mean, tiling in tilings_of(known_machine(machine)):
+            named.setdefault(streamed_launch(tiling), f"{machine}-{mean:g}")
     return {name: tiling for tiling, name in named.items()}
 
 

@@ -16,6 +16,15 @@ from moesaic.backends.hopper_grouped import HopperGrouped as HopperGrouped
 from moesaic.backends.reference import Reference as Reference
 from moesaic.backends.torch_grouped import TorchGrouped as TorchGrouped
 from moesaic.backends.triton_grouped import TritonGrouped as TritonGrouped
+from moesaic.backends.triton_quantized import TritonQuantized as TritonQuantized
 
-BACKENDS: tuple[Backend[Any], ...] = (HopperGrouped(), TritonGrouped(), CpuJit(), Cpu(), CpuQuantized(), TorchGrouped())
+BACKENDS: tuple[Backend[Any], ...] = (
+    HopperGrouped(),
+    TritonGrouped(),
+    TritonQuantized(),
+    CpuJit(),
+    Cpu(),
+    CpuQuantized(),
+    TorchGrouped(),
+)
 """The backends of the package, best first; `Reference` is not among them and runs only when named."""

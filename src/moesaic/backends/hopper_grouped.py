@@ -9,29 +9,26 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from moesaic.backends.base import Backend
+from moesaic.backends.by_size import compute_rows, compute_tokens
 from moesaic.backends.capabilities import Capabilities, Requires, Target
-from moesaic.backends.device_weights import ROW_BYTES, DeviceWeights
-from moesaic.backends.hopper_products import ALIGNMENT, product_bytes, product_rows, product_tokens
+from moesaic.backends.chosen_weights import ChosenWeights
+from moesaic.backends.device_weights import ROW_BYTES
+from moesaic.backends.hopper_products import ALIGNMENT, product_bytes
 from moesaic.backends.triton_grouped import EXPRESSED
-from moesaic.backends.triton_streamed import few_rows, few_tokens, streamed_bytes
-from moesaic.batches import Batch, BatchedBatch, GroupedBatch, Routing
+from moesaic.backends.triton_streamed import streamed_bytes
+from moesaic.backends.tunable import Tunable
+from moesaic.batches import Batch, BatchedBatch, GroupedBatch
 from moesaic.errors import BatchError
 from moesaic.layouts import GroupedContiguous, PaddedStandard, Standard
 from moesaic.problem import Problem
 from moesaic.quant import UNQUANTIZED
-from moesaic.weights import ExpertWeights
+from moesaic.tuning.choices import Choice, Product, Streamed, Vector
 
 
 @final
 @dataclass(frozen=True)
-class HopperGrouped(Backend[DeviceWeights]):
-    """The fastest form for every size on an H100 or H200; the canonical weights are used as they are.
-
-    `product_rows`: mean rows of an expert from which the two grouped products are faster than streaming the weights.
-    """
-
-    product_rows: int = 64
+class HopperGrouped(Tunable):
+    """The fastest form for every size on an H100 or H200; the canonical weights are used as they are."""
 
     name: ClassVar[str] = "hopper_grouped"
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -56,22 +53,11 @@ class HopperGrouped(Backend[DeviceWeights]):
         max_experts=1024,
         max_top_k=2**31 - 1,
     )
-
-    @override
-    def prepare(self, weights: ExpertWeights, problem: Problem) -> DeviceWeights:
-        return DeviceWeights.of(weights, problem)
-
-    @override
-    def canonical(self, prepared: DeviceWeights, problem: Problem) -> ExpertWeights:
-        return prepared.weights
-
-    @override
-    def tensors(self, prepared: DeviceWeights) -> tuple[Tensor, ...]:
-        return prepared.tensors
+    forms: ClassVar[tuple[type[Choice], ...]] = (Vector, Streamed, Product)
 
     @override
     @torch.no_grad()
-    def run(self, batch: Batch, prepared: DeviceWeights, problem: Problem) -> Tensor:
+    def run(self, batch: Batch, prepared: ChosenWeights, problem: Problem) -> Tensor:
         rows = batch.rows
         if rows.numel() == 0:
             return torch.empty_like(rows, memory_format=torch.contiguous_format)
@@ -79,25 +65,11 @@ class HopperGrouped(Backend[DeviceWeights]):
             raise BatchError(f"{self.name} takes no BatchedExperts: bind a problem with that layout")
         with torch.cuda.device(rows.device):  # triton launches on the current device, whatever its arguments lie on
             if isinstance(batch, GroupedBatch):
-                return self._rows(batch, prepared, problem)
-            return self._tokens(rows, batch.routing, prepared, problem)
-
-    def _rows(self, batch: GroupedBatch, prepared: DeviceWeights, problem: Problem) -> Tensor:
-        num_rows = batch.rows.shape[0]
-        if self._multiplies(problem, num_rows):
-            return product_rows(batch, prepared, problem)
-        return few_rows(batch, prepared, problem)
-
-    def _tokens(self, rows: Tensor, routing: Routing, prepared: DeviceWeights, problem: Problem) -> Tensor:
-        num_pairs = routing.topk_ids.numel()
-        if num_pairs and self._multiplies(problem, num_pairs):
-            return product_tokens(rows, routing, prepared, problem)
-        return few_tokens(rows, routing, prepared, problem)
-
-    def _multiplies(self, problem: Problem, num_rows: int) -> bool:
-        return num_rows >= self.product_rows * problem.num_experts
+                return compute_rows(batch, prepared, problem)
+            return compute_tokens(rows, batch.routing, prepared, problem)
 
     @override
     def workspace(self, problem: Problem, num_rows: int) -> int:
-        pairs = num_rows * problem.top_k
-        return streamed_bytes(problem, num_rows) + product_bytes(problem, pairs, self.product_rows)
+        padding = self.choosing.padding(problem)
+        streamed = streamed_bytes(problem, num_rows)
+        return streamed if padding is None else streamed + product_bytes(problem, num_rows * problem.top_k, padding)

@@ -22,15 +22,17 @@ from moesaic.activations import (
     SwiGLU,
     SwiGLUStep,
 )
-from moesaic.backends.base import Backend
+from moesaic.backends.by_size import compute_rows, compute_tokens
 from moesaic.backends.capabilities import Accepts, Capabilities, Requires, Target
-from moesaic.backends.device_weights import ROW_BYTES, DeviceWeights
-from moesaic.backends.triton_streamed import few_rows, few_tokens, streamed_bytes
+from moesaic.backends.chosen_weights import ChosenWeights
+from moesaic.backends.device_weights import ROW_BYTES
+from moesaic.backends.triton_streamed import streamed_bytes
+from moesaic.backends.tunable import Tunable
 from moesaic.batches import Batch, BatchedBatch, GroupedBatch
 from moesaic.layouts import BatchedExperts, GroupedContiguous, PaddedStandard, Standard
 from moesaic.problem import Problem
 from moesaic.quant import UNQUANTIZED
-from moesaic.weights import ExpertWeights
+from moesaic.tuning.choices import Choice, Streamed, Vector
 
 EXPRESSED: tuple[Accepts, ...] = (
     Accepts(SwiGLU, per_expert=("alpha", "beta", "limit")),
@@ -50,7 +52,7 @@ EXPRESSED: tuple[Accepts, ...] = (
 
 @final
 @dataclass(frozen=True)
-class TritonGrouped(Backend[DeviceWeights]):
+class TritonGrouped(Tunable):
     """Both products in one launch of plain Triton; the canonical weights are used as they are."""
 
     name: ClassVar[str] = "triton_grouped"
@@ -76,29 +78,18 @@ class TritonGrouped(Backend[DeviceWeights]):
         max_experts=1024,
         max_top_k=2**31 - 1,
     )
-
-    @override
-    def prepare(self, weights: ExpertWeights, problem: Problem) -> DeviceWeights:
-        return DeviceWeights.of(weights, problem)
-
-    @override
-    def canonical(self, prepared: DeviceWeights, problem: Problem) -> ExpertWeights:
-        return prepared.weights
-
-    @override
-    def tensors(self, prepared: DeviceWeights) -> tuple[Tensor, ...]:
-        return prepared.tensors
+    forms: ClassVar[tuple[type[Choice], ...]] = (Vector, Streamed)
 
     @override
     @torch.no_grad()
-    def run(self, batch: Batch, prepared: DeviceWeights, problem: Problem) -> Tensor:
+    def run(self, batch: Batch, prepared: ChosenWeights, problem: Problem) -> Tensor:
         rows = batch.rows
         if rows.numel() == 0:
             return torch.empty_like(rows, memory_format=torch.contiguous_format)
         with torch.cuda.device(rows.device):  # triton launches on the current device, whatever its arguments lie on
             if isinstance(batch, GroupedBatch | BatchedBatch):
-                return few_rows(batch, prepared, problem)
-            return few_tokens(rows, batch.routing, prepared, problem)
+                return compute_rows(batch, prepared, problem)
+            return compute_tokens(rows, batch.routing, prepared, problem)
 
     @override
     def workspace(self, problem: Problem, num_rows: int) -> int:

@@ -8,32 +8,12 @@ import torch
 from torch import Tensor
 
 from moesaic.backends.device_weights import DeviceWeights, dense_rows
-from moesaic.backends.triton_tilings import stream_tiling, vector_strips
 from moesaic.batches import BatchedBatch, GroupedBatch, Routing
-from moesaic.machine import Machine
 from moesaic.problem import Problem
 
 if TYPE_CHECKING:
     from moesaic.kernels.streamed_experts import Tiling
     from moesaic.kernels.vector_experts import Strip
-
-
-def few_tokens(hidden_states: Tensor, routing: Routing, prepared: DeviceWeights, problem: Problem) -> Tensor:
-    """Tokens by the form that suits their number."""
-    num_tokens, num_pairs = routing.topk_ids.shape[0], routing.topk_ids.numel()
-    if num_pairs == 0:
-        return torch.zeros_like(hidden_states, memory_format=torch.contiguous_format)
-    strips = vector_strips(problem, num_pairs, num_tokens)
-    if strips is not None:
-        return vector_tokens(hidden_states, routing, prepared, problem, strips)
-    tiling = stream_tiling(problem, Machine.current(hidden_states.device), num_pairs)
-    return streamed_tokens(hidden_states, routing, prepared, problem, tiling)
-
-
-def few_rows(batch: GroupedBatch | BatchedBatch, prepared: DeviceWeights, problem: Problem) -> Tensor:
-    """Rows in expert order, with the tiles that suit their number."""
-    num_rows = batch.rows.numel() // problem.hidden_size
-    return streamed_rows(batch, prepared, problem, stream_tiling(problem, Machine.current(batch.rows.device), num_rows))
 
 
 def vector_tokens(

@@ -20,7 +20,7 @@ ALLOWED: tuple[tuple[torch.dtype, float], ...] = (
 
 def disagreement(subject: Callable[[Batch], Tensor], oracle: Callable[[Batch], Tensor], batch: Batch) -> float:
     """Root mean square of the error over the rows that are defined, as a share of the oracle's own."""
-    defined = _defined(batch)
+    defined = defined_rows(batch)
     wanted = oracle(batch)[defined].double()
     error = subject(batch)[defined].double() - wanted
     return float(error.pow(2).mean().sqrt() / wanted.pow(2).mean().sqrt().clamp_min(1e-30))
@@ -31,7 +31,8 @@ def is_allowed(error: float, dtype: torch.dtype) -> bool:
     return error <= dict(ALLOWED)[dtype]
 
 
-def _defined(batch: Batch) -> Tensor:
+def defined_rows(batch: Batch) -> Tensor:
+    """True for each row that its layout defines, in the shape of the rows without their columns."""
     position = torch.arange(batch.rows.shape[-2], device=batch.rows.device)
     match batch:
         case BatchedBatch():

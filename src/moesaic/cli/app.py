@@ -24,6 +24,7 @@ from moesaic.cli.matrix import matrix
 from moesaic.cli.models import models
 from moesaic.cli.printing import print_line, print_note
 from moesaic.cli.quantize import quantize
+from moesaic.cli.tune import tune
 
 app = typer.Typer(
     cls=Commands,
@@ -45,6 +46,7 @@ for command in (
     conform,
     balance,
     bench,
+    tune,
     demo,
 ):
     app.command()(command)

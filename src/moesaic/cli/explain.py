@@ -13,6 +13,7 @@ from moesaic.cli.machine import describe
 from moesaic.cli.printing import print_json, print_line, print_table
 from moesaic.cli.problem_options import AskedProblem, takes_problem
 from moesaic.cli.reading import read_machine
+from moesaic.cli.tuned_table import table_document, table_lines
 from moesaic.resolve import Resolution, Verdict, resolve
 
 
@@ -41,6 +42,8 @@ def explain(
     else:
         print_line(f"problem  {resolution.problem!r}")
         print_line(f"machine  {describe(resolution.machine)}")
+        for line in table_lines(resolution, chosen):
+            print_line(f"table    {line}")
         print_line()
         print_table(("backend", "verdict", "why"), verdict_rows(resolution, chosen))
         print_line()
@@ -91,6 +94,7 @@ def as_document(resolution: Resolution, chosen: str | None) -> dict[str, object]
             }
             for verdict in resolution.verdicts
         ],
+        "table": table_document(resolution, chosen),
     }
 
 

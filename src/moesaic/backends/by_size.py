@@ -1,0 +1,38 @@
+"""One call by the form that was chosen for its number of rows: what the backends on canonical weights share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from moesaic.backends.chosen_weights import ChosenWeights
+from moesaic.backends.hopper_products import product_rows, product_tokens
+from moesaic.backends.triton_streamed import streamed_rows, streamed_tokens, vector_tokens
+from moesaic.batches import BatchedBatch, GroupedBatch, Routing
+from moesaic.errors import BatchError
+from moesaic.problem import Problem
+from moesaic.tuning.choices import Product
+
+
+def compute_tokens(hidden_states: Tensor, routing: Routing, prepared: ChosenWeights, problem: Problem) -> Tensor:
+    """Tokens `[T, H]`, summed over their slots."""
+    num_tokens, slots = routing.topk_ids.shape
+    if num_tokens * slots == 0:
+        return torch.zeros_like(hidden_states, memory_format=torch.contiguous_format)
+    # With fewer slots than K it is chosen as for so many fewer tokens: pairs are what counts.
+    launch = prepared.launch(num_tokens if slots == problem.top_k else -(-num_tokens * slots // problem.top_k))
+    if isinstance(launch, Product):
+        return product_tokens(hidden_states, routing, prepared.weights, problem, launch)
+    if isinstance(launch, tuple):
+        return vector_tokens(hidden_states, routing, prepared.weights, problem, launch)
+    return streamed_tokens(hidden_states, routing, prepared.weights, problem, launch)
+
+
+def compute_rows(batch: GroupedBatch | BatchedBatch, prepared: ChosenWeights, problem: Problem) -> Tensor:
+    """Rows that lie in expert order already, in place."""
+    launch = prepared.launch(batch.rows.numel() // problem.hidden_size)
+    if isinstance(launch, Product) and isinstance(batch, GroupedBatch):
+        return product_rows(batch, prepared.weights, problem, launch)
+    if isinstance(launch, Product | tuple):
+        raise BatchError(f"rows of {batch.layout!r} cannot be computed by {launch!r}: bind with another choice")
+    return streamed_rows(batch, prepared.weights, problem, launch)
