@@ -10,7 +10,7 @@ demo: .venv/.ready
 	$(BIN)/moesaic demo
 
 test: .venv/.ready $(OLDEST_TRITON)/.ready
-	$(BIN)/python -m pytest -q -m "not gpu" --durations=10
+	$(BIN)/python -m pytest -q -m "not gpu" --durations=10 -n auto --maxprocesses 4 --dist loadfile
 
 check: .venv/.ready
 	$(BIN)/ruff format --check .

@@ -81,6 +81,7 @@ PUBLIC = [
     "Target",
     "TorchGrouped",
     "TritonGrouped",
+    "TritonQuantized",
     "UNQUANTIZED",
     "Verdict",
     "bind",

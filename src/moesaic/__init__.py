@@ -44,6 +44,7 @@ from moesaic.backends import (
     Target,
     TorchGrouped,
     TritonGrouped,
+    TritonQuantized,
 )
 from moesaic.batches import Batch, BatchedBatch, GroupedBatch, PaddedStandardBatch, Routing, StandardBatch
 from moesaic.dispatch import Dispatcher, Local
@@ -148,6 +149,7 @@ __all__ = [
     "Target",
     "TorchGrouped",
     "TritonGrouped",
+    "TritonQuantized",
     "Verdict",
     "bind",
     "known_machine",
