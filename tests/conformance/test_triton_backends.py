@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from moesaic import HopperGrouped, TritonGrouped
+from moesaic import HopperGrouped, TritonGrouped, TritonQuantized
 from moesaic.conformance import BackendConformance
+from moesaic.tuning import Always, CostModel, Product
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
@@ -22,5 +23,25 @@ class TestHopperGrouped(BackendConformance):
 
 
 class TestHopperGroupedWithProducts(BackendConformance):
-    backend = HopperGrouped(product_rows=0)
+    backend = HopperGrouped(Always(Product()))
+    device = "cuda"
+
+
+class TestHopperGroupedWithCopiedRows(BackendConformance):
+    backend = HopperGrouped(Always(Product(gather=False)))
+    device = "cuda"
+
+
+class TestHopperGroupedWithoutProducts(BackendConformance):
+    backend = HopperGrouped(CostModel(products=False))
+    device = "cuda"
+
+
+class TestTritonQuantized(BackendConformance):
+    backend = TritonQuantized()
+    device = "cuda"
+
+
+class TestTritonQuantizedReadBack(BackendConformance):
+    backend = TritonQuantized(expand_rows=0)
     device = "cuda"
