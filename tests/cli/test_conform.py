@@ -1,15 +1,18 @@
 """`moesaic conform`: the package's backends, single cases, bad input."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from moesaic import BACKENDS, Cpu, Machine, Reference
 from moesaic.conformance import CHECKS, base_case
+from tests.conformance import wrong
 
 COMMAND = (sys.executable, "-c", "from moesaic.cli.app import main; main()", "conform")
 CPU_CASE = repr(base_case(Cpu.capabilities))
@@ -91,6 +94,38 @@ def test_equal_faults_are_told_once_with_what_they_share(moesaic):
     [report] = again.document["backends"]
     assert report["counts"] == {"failed": 1}
     assert report["faults"][0]["command"] == report["groups"][0]["command"] == repeat
+
+
+MODULE = """
+import ctypes
+import os
+from tests.conformance import wrong
+print("a banner")
+os.write(1, b"by number\\n")
+ctypes.CDLL(None).printf(b"out of C\\n")
+Right = wrong.Right
+"""
+
+
+@pytest.mark.parametrize("closed", ["", "2>&-", "0<&- 2>&-"])
+def test_what_a_module_prints_while_it_is_imported_is_not_among_the_answer(tmp_path, closed):
+    (tmp_path / "acme_prints.py").write_text(MODULE)
+    command = f'exec "$0" -c "from moesaic.cli.app import main; main()" conform "$@" {closed}'
+    asked = ("acme_prints:Right", "--check", "two_runs", "--case", repr(base_case(wrong.DECLARED)), "--json")
+    paths = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(  # noqa: S603
+        ("sh", "-c", command, sys.executable, *asked),  # noqa: S607
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=paths,
+    )
+    assert done.returncode == 0, done
+    [report] = json.loads(done.stdout)["backends"]
+    assert report["counts"] == {"passed": 1}
+    printed = set() if "2>&-" in closed else {"a banner", "by number", "out of C"}
+    assert set(done.stderr.splitlines()[:-1]) == printed
 
 
 def test_mutants_are_tried_alone(moesaic):

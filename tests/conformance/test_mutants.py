@@ -13,7 +13,7 @@ from moesaic.conformance.mutants.kill_matrix import KillMatrix, controls_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "mutants.md"
 UNPROVEN = {
-    "backend": {"fresh_memory", "two_runs", "capture", "host_reads", "large_addresses"},
+    "backend": {"fresh_memory", "two_runs", "capture", "host_reads", "stream_and_device"},
     "dispatcher": {"garbage_ids", "two_runs"},
     "activation": set(),
     "router": set(),
@@ -34,6 +34,14 @@ def test_nothing_is_found_in_a_control(mutant):
     # The command line tries all cases; here every sixth.
     few = replace(mutant.judge, stride=6) if mutant.judge.kind == "backend" else mutant.judge
     assert dict(few.faults(mutant.control, few.checks)) == {}
+
+
+def test_a_setting_that_is_left_changed_is_blamed_on_nothing_else():
+    names = {"F93_float32_precision_left_lowered", "F93_precision_of_one_library_left_lowered"}
+    chosen = [mutant for mutant in BACKENDS if mutant.name in names]
+    assert len(chosen) == 2
+    for mutant in chosen:
+        assert list(replace(mutant.judge, stride=6).faults(mutant.subject, mutant.judge.checks)) == ["torch_settings"]
 
 
 def test_there_are_enough_and_each_is_named_after_its_fault():

@@ -9,6 +9,7 @@ import torch
 
 from moesaic import Capabilities, Cpu, CpuJit, Machine, Reference, TorchGrouped
 from moesaic.conformance import CHECKS, Status, base_case, conform
+from moesaic.conformance.float32_precision import Float32Precision
 from moesaic.conformance.settings import settings_for
 from moesaic.conformance.torch_state import FILLED, TorchState, kept
 from tests.conformance import wrong
@@ -24,6 +25,8 @@ CHANGES = {
     "deterministic": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
     "autocast": lambda: torch.set_autocast_enabled("cpu", True),
     "matmul_precision": lambda: torch.set_float32_matmul_precision("high"),
+    "matmul_precision of a library": lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+    "matmul_precision of all": lambda: setattr(torch.backends, "fp32_precision", "tf32"),
     "subnormals": lambda: torch.set_flush_denormal(True),
     "random": lambda: torch.rand(1, device="cpu"),
 }
@@ -36,10 +39,47 @@ def test_a_change_is_told_and_put_back_when_the_block_raises(setting, change, ou
         before = TorchState.now(CPU)
         with contextlib.suppress(KeyError), kept(CPU):
             change()
-            assert before.changed(TorchState.now(CPU)) == setting
+            assert before.changed(TorchState.now(CPU)) == setting.split(" ", maxsplit=1)[0]
             raise KeyError
         assert TorchState.now(CPU) == before
     torch.empty(1)  # on the CPU again
+
+
+PRECISIONS = [
+    lambda: None,
+    *(lambda word=word: torch.set_float32_matmul_precision(word) for word in ("highest", "high", "medium")),
+    *(
+        lambda owner=owner, says=says: setattr(owner, "fp32_precision", says)
+        for owner in (torch.backends, torch.backends.cudnn, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+        for says in ("ieee", "tf32")
+    ),
+]
+
+
+def test_any_precision_is_put_back_to_any_other():
+    first = Float32Precision.now()
+    for before in PRECISIONS:
+        for change in PRECISIONS:
+            before()
+            wanted = Float32Precision.now()
+            change()
+            wanted.put_back()
+            assert Float32Precision.now() == wanted
+            first.put_back()
+            assert Float32Precision.now() == first
+
+
+def test_a_host_that_set_the_precision_of_one_library_is_left_alone():
+    first = Float32Precision.now()
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        with pytest.raises(RuntimeError, match="legacy and new"):
+            torch.get_float32_matmul_precision()
+        report = conform(wrong.Right(), Machine.current("cpu"), cases=[base_case(wrong.DECLARED)])
+        assert report.faults == ()
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        first.put_back()
 
 
 def test_the_filling_of_memory_and_a_random_state_are_put_back():

@@ -1,5 +1,6 @@
 """A backend that raises, hangs or dies costs one job, and the next one is run."""
 
+import importlib
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,6 +37,35 @@ def test_what_a_process_printed_before_it_died_is_kept():
     with Worker(limit=60) as worker:
         report = conform(wrong.Dies(), CPU, checks=THREE[1:2], cases=[CASE], execution=worker)
     assert "kernel: illegal address" in report.faults[0].detail
+
+
+MODULE = """
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+from moesaic import Capabilities
+from tests.conformance import wrong
+time.sleep(1.5)
+
+@dataclass(frozen=True)
+class Imports(wrong.Around):
+    name: ClassVar[str] = "imports"
+    capabilities: ClassVar[Capabilities] = wrong.DECLARED
+    def prepare(self, weights, problem):
+        import acme_compiler_one, acme_compiler_two
+        return weights
+"""
+
+
+def test_the_time_that_imports_take_is_not_that_of_a_call(tmp_path, monkeypatch):
+    (tmp_path / "acme_slow_import.py").write_text(MODULE)
+    for name in ("acme_compiler_one", "acme_compiler_two"):
+        (tmp_path / f"{name}.py").write_text("import time; time.sleep(0.7)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with Worker(limit=1) as worker:
+        backend = importlib.import_module("acme_slow_import").Imports()
+        report = conform(backend, CPU, checks=THREE, cases=[CASE], execution=worker)
+    assert [o.status for o in report.outcomes] == [Status.PASSED] * 3
 
 
 def test_a_backend_that_cannot_be_sent_says_what_to_change():

@@ -17,6 +17,7 @@ from moesaic.cli.exit_codes import ExitCode
 from moesaic.cli.interruption import interruptible
 from moesaic.cli.printing import print_json
 from moesaic.cli.reading import read_device
+from moesaic.cli.standard_streams import occupy, prints_on_stderr
 from moesaic.conformance import CHECKS, Case
 from moesaic.conformance.asked import check_named
 from moesaic.conformance.unlisted import UnlistedActivation, UnlistedFormat
@@ -49,6 +50,7 @@ def conform(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Try every promise of the backend contract on everything that a backend declares. Exit code 1: one is broken."""
+    occupy()
     if mutants:
         if backends or check is not None or case is not None or device is not None:
             raise ParseError("--mutants tries all checks on mutants of its own, on the CPU: leave out everything else")
@@ -58,7 +60,8 @@ def conform(
     if not 1 <= limit <= LONGEST:  # NaN is refused too
         raise ParseError(f"--limit got {limit:g}, but it needs seconds from 1 to {LONGEST:g}")
     machine = Machine.current(None if device is None else read_device(device))
-    subjects = {name: tried_backend(name) for name in backends} if backends else _running(machine)
+    with prints_on_stderr():  # a module prints what it likes while it is imported
+        subjects = {name: tried_backend(name) for name in backends} if backends else _running(machine)
     checks = CHECKS if check is None else (check_named(check, "--check"),)
     cases = None if case is None else (_read_case(case, tuple(subjects.values())),)
     began = perf_counter()

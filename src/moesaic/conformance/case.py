@@ -14,6 +14,9 @@ LARGE = 1 << 22
 """Weights of a layer from which a case counts as large (a 2880 x 2880 expert has 25 million): only values and poison
 are checked there, since each of the other checks would cost seconds and sees nothing that a small case hides."""
 
+MANY = 64
+"""Experts from which most checks leave a case out too: what each takes, to prepare it or to pass it by, adds up."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +26,9 @@ class Case:
     `problem`: what is bound. `fed`: the layout of the batch, which `problem.layout` must accept. `num_tokens` T: the
     rows of the grouped and batched layouts are the active (token, slot) pairs of these tokens. `skew`: the expert of
     rank r is drawn in proportion to 1 / (1 + r)**skew; 0 is even, 40 sends every slot to one expert. One expert gets
-    no row. `padding`: share of the tokens without an active slot (rows that are undefined memory under PaddedStandard),
-    half of them in the middle and half at the end; in the layouts without routing anything above 0 means gaps, and 1
-    that no expert has a row.
+    no row: the middle one, the first or the last, by `seed`. `padding`: share of the tokens without an active slot
+    (rows that are undefined memory under PaddedStandard), half of them in the middle and half at the end; in the
+    layouts without routing anything above 0 means gaps, and 1 that no expert has a row.
     """
 
     problem: Problem
@@ -57,6 +60,11 @@ class Case:
     def is_large(self) -> bool:
         """Whether the layer has so many weights that most checks leave the case out."""
         return self.problem.num_experts * self.problem.num_weights >= LARGE
+
+    @property
+    def has_many_experts(self) -> bool:
+        """Whether it has so many experts."""
+        return self.problem.num_experts >= MANY
 
     def changed(self, **fields: Any) -> Case:
         """The same case with some fields of its problem replaced."""

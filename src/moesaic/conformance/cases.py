@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,14 +24,26 @@ from moesaic.quant import Plain, Scheme
 SIZES = ((40, 200), (184, 88), (1408, 704))
 """H and I of every kit: more columns between the projections than outside, and the reverse; latent models have both."""
 
+ALIGNED = ((48, 80), (256, 128))
+"""H and I where no tile of 16, and none of 128, is cut short: kernels leave out their masks there."""
+
 LARGE_SIZES = ((2880, 1856), (1856, 704), (704, 2880))
 """H and I of the full kit, of gpt-oss, Nemotron-3 and DeepSeek-MoE; no multiple of 256, and 2880 of 128 neither."""
 
 COMBINATIONS = {True: 6, False: 40}
 """Seeded combinations of a quick and of a full kit."""
 
-MANY_EXPERTS, MANY_SLOTS = 896, 22
-"""E of the largest layers published and K of the widest router (Nemotron-3), in cases of small H."""
+MANY_EXPERTS, MANY_SLOTS = 1100, 40
+"""E and K in cases of small H: more than published (896, and 22 of Nemotron-3), than 1024 threads and than 32 lanes."""
+
+MOST = 4096
+"""Limits on experts and slots above this count as "no limit", which no run can execute."""
+
+MANY_GROUPS = 67
+"""E of cases in the layouts without routing: more than 32 lanes and than two times as many."""
+
+WIDE_ALIGNMENTS = (64, 128)
+"""Rows to which groups are aligned there, as the tiles of kernels are."""
 
 
 def cases_of(backend: Backend[Any], *, quick: bool = False) -> tuple[Case, ...]:
@@ -73,6 +86,20 @@ def fitted(columns: int, can: Capabilities, dtype: torch.dtype) -> int:
     return step * next(n for n in candidates if all(_is_stored(scheme, step * n) for scheme in can.schemes))
 
 
+def aligned(columns: int, can: Capabilities, dtype: torch.dtype) -> int:
+    """The first multiple of `row_bytes` and of the tile of 16 or 128 that `columns` fills, which all schemes store."""
+    step = math.lcm(columns & -columns, max(1, can.row_bytes // dtype.itemsize))
+    times = -(-columns // step)
+    return step * next(
+        n for n in range(times, times + 257) if all(_is_stored(scheme, step * n) for scheme in can.schemes)
+    )
+
+
+def _aligned_in(can: Capabilities, case: Case, sizes: tuple[int, int]) -> Case:
+    hidden, inner = (aligned(columns, can, case.problem.dtype) for columns in sizes)
+    return case.changed(hidden_size=hidden, intermediate_size=inner)
+
+
 def _is_stored(scheme: Scheme, columns: int) -> bool:
     try:
         scheme.check_columns(columns)
@@ -106,6 +133,7 @@ def _axes(can: Capabilities, *, quick: bool) -> Iterator[Case]:
         for layout in produced_layouts(can):
             case = base_case(can, dtype).in_layout(layout)
             yield case
+            yield from _unmasked(can, case, thorough=dtype == base.problem.dtype or not quick)
             if dtype == base.problem.dtype or not quick:
                 yield from _fillings(case)
                 yield from _consumers(can, case)
@@ -121,11 +149,16 @@ def _axes(can: Capabilities, *, quick: bool) -> Iterator[Case]:
 
 
 def _fillings(case: Case) -> Iterator[Case]:
-    """No padding, nothing but padding, even and one-sided loads, other numbers of tokens."""
+    """No padding, and nothing but padding."""
     yield replace(case, padding=0.0, seed=1)
     yield replace(case, padding=1.0)
-    yield replace(case, skew=0.0, num_tokens=67, padding=0.5, seed=1)
-    yield replace(case, skew=40.0, num_tokens=130, seed=2)
+
+
+def _unmasked(can: Capabilities, case: Case, *, thorough: bool) -> Iterator[Case]:
+    """Columns that fill every tile, with an even load, then a one-sided one, and other numbers of tokens."""
+    few, many = (_aligned_in(can, case, sizes) for sizes in ALIGNED)
+    yield replace(few, skew=0.0, num_tokens=67 if thorough else 9, padding=0.5, seed=1)
+    yield replace(many, skew=40.0, num_tokens=130 if thorough else 9, seed=2)
 
 
 def _consumers(can: Capabilities, case: Case) -> Iterator[Case]:
@@ -168,17 +201,30 @@ def _sizes(can: Capabilities, *, quick: bool) -> Iterator[Case]:
             yield replace(small.changed(**sizes, bias=can.bias), num_tokens=9)
     small = base_case(can, coarse)
     for top_k in (1, min(8, can.max_top_k), min(MANY_SLOTS, can.max_top_k)):
-        experts = min(can.max_experts, small.problem.num_experts if can.duplicate_ids else 24)
-        yield small.changed(top_k=min(top_k, top_k if can.duplicate_ids else experts), num_experts=experts)
+        yield _with_slots(can, small, top_k)
+    if MANY_SLOTS < can.max_top_k <= MOST:
+        yield replace(_with_slots(can, small, can.max_top_k), num_tokens=2)
     for experts, top_k in ((1, 1), (min(MANY_EXPERTS, can.max_experts), min(16, can.max_top_k))):
         hidden, inner = fitted(16, can, coarse), fitted(8, can, coarse)
         yield small.changed(num_experts=experts, top_k=top_k, hidden_size=hidden, intermediate_size=inner)
-    if MANY_EXPERTS < can.max_experts <= 4096:
+    if MANY_EXPERTS < can.max_experts <= MOST:
         hidden, inner = fitted(16, can, coarse), fitted(8, can, coarse)
         yield small.changed(num_experts=can.max_experts, hidden_size=hidden, intermediate_size=inner)
+    for layout in (BatchedExperts(), *map(GroupedContiguous, WIDE_ALIGNMENTS)):
+        if any(consumed.accepts(layout) for consumed in can.layouts):
+            many = small.changed(num_experts=min(MANY_GROUPS, can.max_experts), bias=can.bias)
+            yield _aligned_in(can, many, ALIGNED[0]).in_layout(layout)
     for hidden, inner in () if quick else LARGE_SIZES:
         sizes = {"hidden_size": fitted(hidden, can, coarse), "intermediate_size": fitted(inner, can, coarse)}
         yield replace(small.changed(**sizes, num_experts=3, top_k=2), num_tokens=4)
+
+
+def _with_slots(can: Capabilities, case: Case, top_k: int) -> Case:
+    """`case` with `top_k` slots, and as many experts as they need where each may be named once."""
+    if can.duplicate_ids:
+        return case.changed(top_k=top_k)
+    experts = min(can.max_experts, max(MANY_SLOTS, top_k) + 1)
+    return case.changed(top_k=min(top_k, experts), num_experts=experts)
 
 
 def _combinations(can: Capabilities, count: int) -> Iterator[Case]:

@@ -9,7 +9,7 @@ import torch
 
 from moesaic.backends.base import Backend
 from moesaic.conformance.case import Case
-from moesaic.conformance.cases import produced_layouts
+from moesaic.conformance.cases import MOST, produced_layouts
 from moesaic.machine import Machine
 
 
@@ -27,9 +27,6 @@ class Cell:
 
 EXECUTED_BY = {"deterministic": "two_runs", "graph_capture": "capture", "differentiable": "gradients"}
 """The check that executes a cell of the axis; `equals_reference` executes all others."""
-
-MOST = 4096
-"""Limits on experts and slots above this count as "no limit", which no run can execute."""
 
 
 def cells_of(backend: Backend[Any]) -> tuple[Cell, ...]:

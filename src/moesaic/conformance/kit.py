@@ -11,9 +11,11 @@ from moesaic.backends.base import Backend
 from moesaic.conformance import judge
 from moesaic.conformance.asked import backend_of, checks_of
 from moesaic.conformance.case import Case
+from moesaic.conformance.cases import cases_of
 from moesaic.conformance.cells import Cell
 from moesaic.conformance.checks import CHECKS
 from moesaic.conformance.checks.base import Check
+from moesaic.conformance.declaration import faults_of
 from moesaic.conformance.execution import Execution, InProcess
 from moesaic.conformance.recorded import Recorded
 from moesaic.conformance.report import CellResult, Report
@@ -52,6 +54,8 @@ def conform(
     asked, chosen = backend_of("conform's backend", backend), checks_of(checks)
     there = Machine.current() if machine is None else machine
     recorded = Recorded(InProcess() if execution is None else execution)
+    # Every check is planned on the same cases; of a malformed declaration none can be made, and `judge` says so.
+    planned = cases_of(asked, quick=quick) if cases is None and not faults_of(asked) else cases
     parts: list[Report] = []
     try:
         for done, check in enumerate(chosen):
@@ -59,8 +63,7 @@ def conform(
                 asked,
                 there,
                 checks=(check,),
-                cases=cases,
-                quick=quick,
+                cases=planned,
                 execution=recorded,
                 progress=None if progress is None else _shifted(progress, done, len(chosen)),
             )

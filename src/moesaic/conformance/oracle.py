@@ -17,8 +17,8 @@ from moesaic.problem import Problem
 from moesaic.quant import Plain, Quantized
 from moesaic.weights import ExpertWeights
 
-KEPT_WEIGHTS = 2
-"""Weights of the last cases that stay in memory; a large one takes 300 MB."""
+KEPT_BYTES = 1 << 28
+"""Of weights that stay in memory beside those asked for last: all of the small cases, one or two of the large."""
 
 
 @final
@@ -30,6 +30,7 @@ class Oracle:
 
     def __init__(self) -> None:
         self._weights: OrderedDict[tuple[Problem, int], ExpertWeights] = OrderedDict()
+        self._kept = 0
         self._rows: dict[Case, Tensor] = {}
 
     def contents(self, case: Case) -> Contents:
@@ -40,9 +41,11 @@ class Oracle:
         """The weights of `case` on the CPU; they are kept, so a subject gets a copy."""
         key = (case.problem, case.seed)
         if key not in self._weights:
-            self._weights[key] = weights_of(case)
-            if len(self._weights) > KEPT_WEIGHTS:
-                self._weights.popitem(last=False)
+            drawn = self._weights[key] = weights_of(case)
+            self._kept += drawn.num_bytes
+            while self._kept > KEPT_BYTES and len(self._weights) > 1:
+                _, oldest = self._weights.popitem(last=False)
+                self._kept -= oldest.num_bytes
         return self._weights[key]
 
     def rows(self, case: Case) -> Tensor:

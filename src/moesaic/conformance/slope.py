@@ -56,13 +56,18 @@ class Slopes:
             )
 
 
-def row_slopes(problem: Problem, got: Tensor, wanted: Tensor, owner: Tensor | None = None) -> Slopes:
-    """The slope of each group of rows; `owner [R]` is the group of each row, by default one for all."""
+def row_slopes(
+    problem: Problem, got: Tensor, wanted: Tensor, owner: Tensor | None = None, *, copies: float = 1.0
+) -> Slopes:
+    """The slope of each group of rows; `owner [R]` is the group of each row, by default one for all.
+
+    `copies`: how many rows there are for each that differs from the others, since equal rows are rounded alike.
+    """
     groups = torch.zeros(len(got), dtype=torch.int64) if owner is None else owner
     along, own = _projected(got, wanted)
     found, rows = _pooled(along.sum(1), own.sum(1), groups)
     carriers = max(1.0, CARRIERS * min(problem.hidden_size, problem.intermediate_size))
-    return Slopes(found, _allowed(problem, rows * carriers))
+    return Slopes(found, _allowed(problem, (rows / copies).clamp(min=1.0) * carriers))
 
 
 def column_slopes(problem: Problem, got: Tensor, wanted: Tensor) -> Slopes:

@@ -11,6 +11,8 @@ from typing import Any, final
 import torch
 from torch.utils import deterministic
 
+from moesaic.conformance.float32_precision import Float32Precision
+
 FILLED: Any = deterministic
 """The module has its switch as a property, which type checkers do not see."""
 
@@ -35,7 +37,7 @@ class TorchState:
     deterministic: tuple[bool, bool, bool]
     autocast: tuple[tuple[bool, torch.dtype], ...]
     autocast_cache: bool
-    matmul_precision: str
+    matmul_precision: Float32Precision
     subnormals: bool
     random: str
 
@@ -56,7 +58,7 @@ class TorchState:
             ),
             autocast=tuple((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds),
             autocast_cache=torch.is_autocast_cache_enabled(),
-            matmul_precision=torch.get_float32_matmul_precision(),
+            matmul_precision=Float32Precision.now(),
             subnormals=bool(torch.full((1,), SUBNORMAL, dtype=torch.float32, device="cpu").mul(1.0).ne(0.0).item()),
             random=hashlib.sha256(b"".join(state.numpy().tobytes() for state in _generators(device))).hexdigest()[:8],
         )
@@ -88,8 +90,7 @@ def kept(device: torch.device) -> Generator[None]:
                 torch.set_autocast_enabled(kind, on)
                 torch.set_autocast_dtype(kind, dtype)
             torch.set_autocast_cache_enabled(before.autocast_cache)
-            if torch.get_float32_matmul_precision() != before.matmul_precision:
-                torch.set_float32_matmul_precision(before.matmul_precision)
+            before.matmul_precision.put_back()
             torch.set_flush_denormal(not before.subnormals)
             torch.set_rng_state(random[0])
             if device.type == "cuda":

@@ -1,11 +1,13 @@
 """Every promise that the kit tries, one class each, in the order in which they are tried."""
 
 from moesaic.conformance.checks.base import Check as Check
-from moesaic.conformance.checks.cuda import Capture, HostReads, LargeAddresses
+from moesaic.conformance.checks.cuda import Capture, HostReads, StreamAndDevice
 from moesaic.conformance.checks.declines import Declines
+from moesaic.conformance.checks.earlier import ContentsInPlace, OtherLayers, SmallerCall
 from moesaic.conformance.checks.edges import DuplicateIds, FewerSlots, HotExpert, OneToken, ZeroTokens
 from moesaic.conformance.checks.fresh import FreshMemory
 from moesaic.conformance.checks.gradients import Gradients
+from moesaic.conformance.checks.large import LargeAddresses, LargeInnerRows, LargeWeights
 from moesaic.conformance.checks.marker import ExactlyOnce, Float32Sum
 from moesaic.conformance.checks.memory import Canary, Workspace
 from moesaic.conformance.checks.nan_rows import NanRows
@@ -17,12 +19,14 @@ from moesaic.conformance.checks.systematic import Systematic
 from moesaic.conformance.checks.torch_settings import TorchSettings
 from moesaic.conformance.checks.undefined import GarbageIds, IdleExpert, UndefinedRows
 from moesaic.conformance.checks.values import EqualsReference
+from moesaic.conformance.checks.wide import WideValues
 
 CHECKS: tuple[Check, ...] = (
     Declines(),
     TorchSettings(),  # before any other call: what is set once for a process shows at the first only
     EqualsReference(),
     Systematic(),
+    WideValues(),
     UndefinedRows(),
     GarbageIds(),
     IdleExpert(),
@@ -39,6 +43,9 @@ CHECKS: tuple[Check, ...] = (
     ExpertOrder(),
     TwoRuns(),
     OtherCalls(),
+    OtherLayers(),
+    SmallerCall(),
+    ContentsInPlace(),
     InputsUnchanged(),
     CanonicalWeights(),
     PrepareTwice(),
@@ -49,6 +56,9 @@ CHECKS: tuple[Check, ...] = (
     Gradients(),
     Capture(),
     HostReads(),
+    StreamAndDevice(),
     LargeAddresses(),
+    LargeInnerRows(),
+    LargeWeights(),
 )
 """All of them; the declaration itself is tried first, by `declaration.py`."""

@@ -27,10 +27,15 @@ class Check(ABC):
     with_all_constants: ClassVar[bool] = False
     """Whether it is tried on the cases that move nothing but an activation's constants, a third of a quick kit."""
 
+    with_many_experts: ClassVar[bool] = False
+    """Whether it is tried on the few cases of many experts, each of which takes as long as ten others."""
+
     def applies(self, backend: Backend[Any], case: Case) -> str | None:
         """Why there is nothing to try for `case`; None if there is. Pure, and the device does not matter."""
         if case.is_large:
             return "a large case: values and poison only"
+        if case.has_many_experts and not self.with_many_experts:
+            return "many experts: values, poison, markers and workspace only"
         if not self.with_all_constants and moves_constants_only(backend, case):
             return "what the constants of the activation are does not matter here"
         return None
@@ -40,8 +45,24 @@ class Check(ABC):
         """Try the promise. Raises Nonconformance with what was looked at, wanted and got if it is not kept."""
 
 
+def plain_case(backend: Backend[Any], case: Case) -> Case:
+    """The plainest case of the dtype and the layout of `case`."""
+    return base_case(backend.capabilities, case.problem.dtype).in_layout(case.fed)
+
+
+def has_plain_sizes(backend: Backend[Any], case: Case) -> bool:
+    """Whether E, H and I of `case` are those of the plainest case: enough for what does not depend on sizes."""
+    return _sizes(case) == _sizes(plain_case(backend, case))
+
+
+def _sizes(case: Case) -> tuple[int, int, int]:
+    return case.problem.num_experts, case.problem.hidden_size, case.problem.intermediate_size
+
+
 def moves_constants_only(backend: Backend[Any], case: Case) -> bool:
     """Whether `case` is the base case but for constants that are not at their default."""
-    base = base_case(backend.capabilities)
     activation = case.problem.activation
-    return case.changed(activation=base.problem.activation) == base and activation != activation.__class__()
+    if activation == activation.__class__():
+        return False
+    base = base_case(backend.capabilities)
+    return case.changed(activation=base.problem.activation) == base

@@ -1,31 +1,28 @@
-"""Promises that only a CUDA device can break: graphs, reads on the host, addresses beyond 32 bits."""
+"""Promises that only a CUDA device can break: graphs, reads on the host, streams and devices."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, final
 from warnings import catch_warnings, simplefilter
 
 import torch
-from torch import Tensor
 from typing_extensions import override
 
 from moesaic.backends.base import Backend
 from moesaic.conformance.case import Case
-from moesaic.conformance.cases import base_case
-from moesaic.conformance.checks.base import Check
+from moesaic.conformance.checks.base import Check, has_plain_sizes
 from moesaic.conformance.checks.ownership import batch_tensors
-from moesaic.conformance.contents import Contents
-from moesaic.conformance.feeding import CALM, Fed, Poison
+from moesaic.conformance.feeding import CALM, NAN, Fed, Poison
 from moesaic.conformance.subject import Subject
+from moesaic.conformance.turned import turned
 from moesaic.errors import Nonconformance
-from moesaic.quant import Plain
 
-BEYOND = 2**31
-"""Elements from which a 32-bit offset is wrong."""
+BUSY = 50_000_000
+"""Cycles for which a stream is kept at work before a call: some 30 ms, far more than the host needs for it."""
 
 
 @final
@@ -93,40 +90,42 @@ class HostReads(Check):
 
 @final
 @dataclass(frozen=True)
-class LargeAddresses(Check):
-    """Rows times columns beyond 2**31: the first, the middle and the last rows are those of the same rows alone.
+class StreamAndDevice(Check):
+    """A call on a stream that is not the default one, and, where there are two devices, on one that is not current.
 
-    Meant for F100 and F101: 32-bit offsets, a grid dimension above 65,535. Takes about 30 GiB.
+    The stream is kept at work and only then writes the rows, over NaN: what runs on another stream reads too early.
+    Meant for F93 and F99: a launch on the default stream or on the current device, whatever the rows are on.
     """
 
-    name: ClassVar[str] = "large_addresses"
-    meaning: ClassVar[str] = "offsets beyond 2**31 elements are right"
+    name: ClassVar[str] = "stream_and_device"
+    meaning: ClassVar[str] = "a call runs on the current stream, and on the device of its rows"
     device: ClassVar[str | None] = "cuda"
 
     @override
     def applies(self, backend: Backend[Any], case: Case) -> str | None:
-        coarse = max(backend.capabilities.dtypes, key=lambda dtype: torch.finfo(dtype).eps)
-        if case != base_case(backend.capabilities, coarse) or not case.problem.layout.has_routing:
-            return "one case with routing is enough"
-        return None if isinstance(case.problem.scheme.weights, Plain) else "its layer is not quantized"
+        if not has_plain_sizes(backend, case):
+            return "streams do not depend on sizes"
+        return Check.applies(self, backend, case)
 
     @override
     def run(self, subject: Subject, case: Case) -> None:
-        wide = case.changed(hidden_size=2048, intermediate_size=64, top_k=1)
-        few = 1024
-        tokens = BEYOND // wide.problem.hidden_size + few
-        small = replace(wide, num_tokens=few)
-        prepared, given = subject.prepare(small), subject.oracle.contents(small)
-        wanted = subject.rows(small, subject.feed(small, CALM), prepared)
-        repeats = -(-tokens // few)
-        tiled = Contents(*(t.repeat(repeats, 1) for t in (given.hidden_states, given.ids, given.weights)))
-        many = replace(wide, num_tokens=repeats * few)
-        fed = subject.feed(many, CALM, contents=tiled)
-        got = subject.run(many, fed.batch, prepared)
-        live = fed.live[:few]
-        for block in (0, repeats // 2, repeats - 1):
-            rows = got[block * few : (block + 1) * few].cpu()[live]
-            subject.compare(small, rows, wanted.double(), f"rows from {block * few} on")
+        prepared, fed = subject.prepare(case), subject.feed(case, CALM)
+        wanted = subject.rows(case, fed, prepared)  # on the default stream; compiles
+        rows, side = fed.batch.rows.clone(), torch.cuda.Stream()
+        fed.batch.rows.fill_(math.nan)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(BUSY)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            fed.batch.rows.copy_(rows)
+            output = subject.run(case, fed.batch, prepared).clone()
+        side.synchronize()
+        subject.same(case, output[fed.live.to(subject.device)].cpu(), wanted, "live rows of a call on another stream")
+        elsewhere = (torch.cuda.current_device() + 1) % torch.cuda.device_count()
+        if elsewhere == torch.cuda.current_device():
+            return
+        there = Subject(subject.backend, subject.machine, subject.oracle, torch.device("cuda", elsewhere))
+        got = there.rows(case, there.feed(case, NAN), there.prepare(case))
+        there.compare(case, got, subject.oracle.rows(case), "rows on a device that is not the current one")
 
 
 def _captured(case: Case) -> str | None:
@@ -137,15 +136,8 @@ def _other_feeds(subject: Subject, case: Case) -> Iterator[Fed]:
     """Batches of the same shapes with other contents, other routing and other counts."""
     given = subject.oracle.contents(case)
     for poison in (Poison(math.nan), Poison(1e4), Poison(math.inf)):
-        shift = 1 + int(poison.value == 1e4)
-        ids = _turned(given.ids, shift, case.problem.num_experts)
-        contents = replace(given, hidden_states=given.hidden_states.roll(shift, 1), ids=ids)
+        contents = turned(case, given, 1 + int(poison.value == 1e4))
         yield subject.feed(case, poison, contents=contents)
-
-
-def _turned(ids: Tensor, shift: int, num_experts: int) -> Tensor:
-    """Active ids moved on by `shift` experts (counts move with them, and the sizes of a batch stay) and tokens too."""
-    return torch.where(ids >= 0, (ids + shift) % num_experts, ids).roll(shift, 0)
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def _kinds(can: Capabilities, served: Problem) -> Iterator[tuple[ReasonCode, dic
     unlisted = UnlistedFormat()
     if not can.any_scheme:
         for known in (UNQUANTIZED, *SCHEMES, Scheme(unlisted, Plain()), Scheme(served.scheme.weights, unlisted)):
-            if known not in can.schemes and _stores(known, served):
+            if known not in can.schemes and _is_stored(served, {"scheme": known}):
                 yield ReasonCode.SCHEME, {"scheme": known}
     for layout in EVERY_LAYOUT:
         if not any(consumed.accepts(layout) for consumed in can.layouts):
@@ -102,14 +102,6 @@ def _kinds(can: Capabilities, served: Problem) -> Iterator[tuple[ReasonCode, dic
     for kind in () if can.any_activation else (*ACTIVATIONS, UnlistedActivation):
         if kind not in listed:
             yield ReasonCode.ACTIVATION, {"activation": kind()}
-
-
-def _stores(scheme: Scheme, served: Problem) -> bool:
-    try:
-        replace(served, scheme=scheme)
-    except FormatError:
-        return False
-    return True
 
 
 def _constants(can: Capabilities, served: Problem) -> Iterator[tuple[ReasonCode, dict[str, Any]]]:
@@ -151,8 +143,19 @@ def _sizes(can: Capabilities, served: Problem) -> Iterator[tuple[ReasonCode, dic
         (ReasonCode.HIDDEN_SIZE, "hidden_size"),
         (ReasonCode.INTERMEDIATE_SIZE, "intermediate_size"),
     ):
-        if served.dtype.itemsize % can.row_bytes:
-            yield code, {name: getattr(served, name) + 1}
+        for more in (1, 2):  # an odd number is one that formats of 4 bits do not store
+            changed = {name: getattr(served, name) + more}
+            if more * served.dtype.itemsize % can.row_bytes and _is_stored(served, changed):
+                yield code, changed
+                break
+
+
+def _is_stored(served: Problem, changes: dict[str, Any]) -> bool:
+    try:
+        replace(served, **changes)
+    except FormatError:
+        return False
+    return True
 
 
 def _machines(can: Capabilities, served: Problem, machine: Machine) -> Iterator[Asked]:

@@ -76,10 +76,17 @@ class Filled(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if func in ALLOCATIONS and isinstance(result, Tensor):
             if result.is_floating_point():
-                result.fill_(min(self.value, torch.finfo(result.dtype).max) if self.value < math.inf else self.value)
+                result.fill_(_held(self.value, result.dtype))
             elif result.dtype != torch.bool:
                 result.fill_(torch.iinfo(result.dtype).max)
         return result
+
+
+def _held(value: float, dtype: torch.dtype) -> float:
+    """`value`, or what `dtype` has instead: its largest number, and NaN where there is no infinity (FP8)."""
+    if value == math.inf and dtype.itemsize == 1:
+        return math.nan
+    return min(value, torch.finfo(dtype).max) if value < math.inf else value
 
 
 @contextmanager

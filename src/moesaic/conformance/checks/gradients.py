@@ -26,6 +26,9 @@ from moesaic.quant import Plain
 BACKWARD = 4.0
 """How much more than the forward rows a gradient may deviate: three more products, each rounded to the dtype."""
 
+WEIGHT = "weight tensor"
+"""How the names of the layer's own tensors begin."""
+
 ROUTER = "the router weights"
 """They are float32 whatever the dtype of the layer."""
 
@@ -35,8 +38,9 @@ ROUTER = "the router weights"
 class Gradients(Check):
     """Gradients of rows, router weights and every weight equal those of the reference, with NaN in undefined memory.
 
-    Meant for F18 and F20 in the backward pass: an expert without rows whose gradient is uninitialised, NaN that comes
-    back from a masked row, and for a backend that declares gradients it does not compute.
+    Then again with some of them frozen: all weights, the whole batch, every second tensor. Meant for F18, F20 and F70
+    in the backward pass: an expert without rows whose gradient is uninitialised, NaN that comes back from a masked row,
+    a gradient that comes only beside that of another tensor.
     """
 
     name: ClassVar[str] = "gradients"
@@ -52,13 +56,21 @@ class Gradients(Check):
 
     @override
     def run(self, subject: Subject, case: Case) -> None:
-        got = _gradients(subject, case, NAN, wide=False)
         wanted = _gradients(subject, case, CALM, wide=True)
-        for (name, ours), (_, exact) in zip(got.items(), wanted.items(), strict=True):
-            allowed = _allowed(case, is_float32=name == ROUTER)
-            found = deviation(ours, exact)
-            if found.exceeds(allowed):
-                raise Nonconformance(f"the gradient of {name}", *excess(found, allowed))
+        for frozen in _frozen(tuple(wanted)):
+            beside = f" beside {len(frozen)} frozen tensors, {frozen[0]} among them" if frozen else ""
+            for name, ours in _gradients(subject, case, NAN, wide=False, frozen=frozen).items():
+                allowed = _allowed(case, is_float32=name == ROUTER)
+                found = deviation(ours, wanted[name])
+                if found.exceeds(allowed):
+                    raise Nonconformance(f"the gradient of {name}{beside}", *excess(found, allowed))
+
+
+def _frozen(names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """Which tensors need no gradient, in turn; there are at least two weights and the rows, so some always do."""
+    weights = tuple(name for name in names if name.startswith(WEIGHT))
+    batch = tuple(name for name in names if not name.startswith(WEIGHT))
+    return (), weights, batch, names[::2], names[1::2]
 
 
 def _allowed(case: Case, *, is_float32: bool) -> Deviation:
@@ -71,8 +83,13 @@ def _allowed(case: Case, *, is_float32: bool) -> Deviation:
     return replace(forward, row=float("inf"))
 
 
-def _gradients(subject: Subject, case: Case, poison: Poison, *, wide: bool) -> dict[str, Tensor]:
-    """Name to gradient `[rows, columns]` on the CPU, for a fixed direction; `wide`: the reference's, in float64."""
+def _gradients(
+    subject: Subject, case: Case, poison: Poison, *, wide: bool, frozen: tuple[str, ...] = ()
+) -> dict[str, Tensor]:
+    """Name to gradient `[rows, columns]` on the CPU, for a fixed direction; `wide`: the reference's, in float64.
+
+    The tensors named in `frozen` need none, and have none here.
+    """
     device = torch.device("cpu") if wide else subject.device
     backend: Backend[Any] = Reference() if wide else subject.backend
     problem = replace(case.problem, dtype=torch.float64) if wide else case.problem
@@ -85,15 +102,17 @@ def _gradients(subject: Subject, case: Case, poison: Poison, *, wide: bool) -> d
     weights = placed(subject.oracle.weights(case), leaf)
     fed = feed(case, subject.oracle.contents(case), poison, leaf)
     live = fed.live.to(device)
-    output = backend.run(fed.batch, backend.prepare(weights, problem), problem)[live]
-    direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(7)).to(device, output.dtype)
-    (output * direction).sum().backward()
     rows, *rest = batch_tensors(fed.batch)
-    named = {f"weight tensor {i}": t for i, t in enumerate(weights.tensors)}
+    named = {f"{WEIGHT} {i}": t for i, t in enumerate(weights.tensors)}
     named["the live rows"] = rows
     for tensor in rest:
         if tensor.is_floating_point():
             named[ROUTER] = tensor
+    for name in frozen:
+        named.pop(name).requires_grad_(False)
+    output = backend.run(fed.batch, backend.prepare(weights, problem), problem)[live]
+    direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(7)).to(device, output.dtype)
+    (output * direction).sum().backward()
     found: dict[str, Tensor] = {}
     for name, tensor in named.items():
         gradient = tensor.grad

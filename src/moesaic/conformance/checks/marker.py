@@ -39,6 +39,7 @@ class ExactlyOnce(Check):
     name: ClassVar[str] = "exactly_once"
     meaning: ClassVar[str] = "each active slot contributes once with its weight, each inactive one nothing"
     with_all_constants: ClassVar[bool] = True
+    with_many_experts: ClassVar[bool] = True
 
     @override
     def applies(self, backend: Backend[Any], case: Case) -> str | None:
@@ -69,7 +70,8 @@ class ExactlyOnce(Check):
 class Float32Sum(Check):
     """Two experts answer 1 and -1 with the weights 1 + 2**-12 and 1: the sum is 2**-12 of the answer, or lost.
 
-    Meant for F37: router weights that went through bfloat16 or float16, and a combine that is not in float32.
+    In the first two slots, then in the first and the last. Meant for F37: router weights that went through bfloat16 or
+    float16, a combine that is not in float32, and one in passes over the slots that is rounded between them.
     """
 
     name: ClassVar[str] = "float32_sum"
@@ -88,25 +90,32 @@ class Float32Sum(Check):
 
     @override
     def run(self, subject: Subject, case: Case) -> None:
-        problem = case.problem
-        given = subject.oracle.contents(replace(case, num_tokens=5))
-        ids, p = torch.full_like(given.ids, -1), torch.zeros_like(given.weights)
-        if not problem.inactive_slots:
-            ids[:, 2:] = torch.arange(2, problem.top_k, dtype=torch.int32) % problem.num_experts
-        ids[:, 0], ids[:, 1], p[:, 0], p[:, 1] = 0, problem.num_experts - 1, 1 + 2.0**-12, 1.0
-        contents = Contents(torch.ones_like(given.hidden_states), ids, p)
+        problem, small = case.problem, replace(case, num_tokens=5)
         columns = torch.zeros(problem.num_experts, problem.hidden_size)
         columns[0], columns[-1] = 1.0, -1.0
         weights = marker_weights(case, columns)
-        small = replace(case, num_tokens=5)
-        fed = subject.feed(small, GARBAGE, contents=contents)
-        got = subject.rows(small, fed, subject.prepare(case, placed(weights, subject.place))).double()
-        wanted = subject.exact(small, contents, weights)
-        if not bool(((got - wanted).abs() <= 0.05 * wanted.abs()).all()):
-            largest = float(got[(got - wanted).abs().argmax() // got.shape[1]].abs().max())
-            raise Nonconformance(
-                "(1 + 2**-12) times an answer minus that answer", f"{float(wanted.abs().max()):.4g}", f"{largest:.4g}"
-            )
+        prepared = subject.prepare(case, placed(weights, subject.place))
+        for second in sorted({1, problem.top_k - 1}):
+            contents = _opposites(small, subject.oracle.contents(small), second)
+            got = subject.rows(small, subject.feed(small, GARBAGE, contents=contents), prepared).double()
+            wanted = subject.exact(small, contents, weights)
+            if not bool(((got - wanted).abs() <= 0.05 * wanted.abs()).all()):
+                largest = float(got[(got - wanted).abs().argmax() // got.shape[1]].abs().max())
+                raise Nonconformance(
+                    f"(1 + 2**-12) times the answer of slot 0 minus that of slot {second}",
+                    f"{float(wanted.abs().max()):.4g}",
+                    f"{largest:.4g}",
+                )
+
+
+def _opposites(case: Case, given: Contents, second: int) -> Contents:
+    """Tokens of ones; the first expert in slot 0, the last in slot `second`, the others inactive or of weight 0."""
+    ids, weights = torch.full_like(given.ids, -1), torch.zeros_like(given.weights)
+    last = case.problem.num_experts - 1
+    if not case.problem.inactive_slots:  # experts between the two, so that no token names one twice
+        ids[:] = 1 + torch.arange(ids.shape[1], dtype=torch.int32) % max(1, last - 1)
+    ids[:, 0], ids[:, second], weights[:, 0], weights[:, second] = 0, last, 1 + 2.0**-12, 1.0
+    return Contents(torch.ones_like(given.hidden_states), ids, weights)
 
 
 def marker_weights(case: Case, columns: Tensor) -> ExpertWeights:

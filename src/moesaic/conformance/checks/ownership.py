@@ -18,6 +18,9 @@ from moesaic.conformance.feeding import CALM, NAN
 from moesaic.conformance.subject import Subject
 from moesaic.errors import Nonconformance, WeightsError
 
+HELD = 8
+"""Outputs that are held while another one is made: layers that keep theirs for a backward pass or a skip."""
+
 
 @final
 @dataclass(frozen=True)
@@ -91,7 +94,10 @@ class PrepareTwice(Check):
 @final
 @dataclass(frozen=True)
 class OwnOutput(Check):
-    """The output shares no storage with inputs, weights, prepared tensors or an earlier output. Meant for F27, F93."""
+    """The output shares no storage with inputs, weights, prepared tensors or any of the outputs before it.
+
+    Meant for F27 and F93: a buffer that is handed out again, at once or after a ring of others.
+    """
 
     name: ClassVar[str] = "own_output"
     meaning: ClassVar[str] = "an output shares memory with nothing"
@@ -100,16 +106,16 @@ class OwnOutput(Check):
     def run(self, subject: Subject, case: Case) -> None:
         weights, fed = subject.weights(case), subject.feed(case, CALM)
         prepared = subject.prepare(case, weights)
-        first = subject.run(case, fed.batch, prepared)
-        second = subject.run(case, fed.batch, prepared)
+        outputs = [subject.run(case, fed.batch, prepared) for _ in range(HELD + 1)]
+        last = outputs.pop()
         others = {
             "the batch": batch_tensors(fed.batch),
             "the canonical weights": weights.tensors,
             "the prepared weights": subject.backend.tensors(prepared),
-            "an earlier output": (first,),
+            "an earlier output": outputs,
         }
         for owner, tensors in others.items():
-            if second.numel() and _storage(second) in {_storage(t) for t in tensors}:
+            if last.numel() and _storage(last) in {_storage(t) for t in tensors}:
                 raise Nonconformance("the memory of the output", "memory of its own", f"that of {owner}")
 
 

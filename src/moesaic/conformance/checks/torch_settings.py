@@ -12,8 +12,7 @@ from typing_extensions import override
 from moesaic.backends.base import Backend
 from moesaic.batches import Batch
 from moesaic.conformance.case import Case
-from moesaic.conformance.cases import base_case
-from moesaic.conformance.checks.base import Check
+from moesaic.conformance.checks.base import Check, has_plain_sizes, plain_case
 from moesaic.conformance.feeding import CALM
 from moesaic.conformance.settings import Setting, settings_for
 from moesaic.conformance.subject import Subject
@@ -37,7 +36,7 @@ class TorchSettings(Check):
 
     @override
     def applies(self, backend: Backend[Any], case: Case) -> str | None:
-        if _sizes(case) != _sizes(_plain(backend, case)):
+        if not has_plain_sizes(backend, case):
             return "settings do not depend on sizes, and each is a dozen calls"
         return Check.applies(self, backend, case)
 
@@ -50,7 +49,7 @@ class TorchSettings(Check):
             output = _observed(subject.device, "run", lambda: backend.run(fed.batch, prepared, problem))
             wanted = subject.checked(case, fed.batch, output)[fed.live.to(subject.device)].cpu()
             for setting in settings_for(subject.device):
-                if setting.costly and case != _plain(backend, case):
+                if setting.costly and case != plain_case(backend, case):
                     continue
                 with kept(subject.device):
                     outputs = _outputs(subject, case, setting, fed.batch, prepared)
@@ -60,15 +59,6 @@ class TorchSettings(Check):
                         subject.same(case, got, wanted, f"rows under {setting.name}")
                     else:
                         subject.compare(case, got, wanted.double(), f"rows under {setting.name}")
-
-
-def _plain(backend: Backend[Any], case: Case) -> Case:
-    """The plainest case of that dtype and layout."""
-    return base_case(backend.capabilities, case.problem.dtype).in_layout(case.fed)
-
-
-def _sizes(case: Case) -> tuple[int, int, int]:
-    return case.problem.num_experts, case.problem.hidden_size, case.problem.intermediate_size
 
 
 def _outputs(subject: Subject, case: Case, setting: Setting, batch: Batch, before: Any) -> list[Any]:

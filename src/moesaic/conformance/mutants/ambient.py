@@ -218,6 +218,20 @@ class PrecisionLowered(Steps):
 
 @final
 @dataclass(frozen=True)
+class PrecisionFieldLowered(Steps):
+    """The precision of one library's products is lowered by its own field, after which torch's word cannot be read."""
+
+    name: ClassVar[str] = "F93_precision_of_one_library_left_lowered"
+    capabilities: ClassVar[Capabilities] = ONE_ACTIVATION
+
+    @override
+    def prepare(self, weights: ExpertWeights, problem: Problem) -> ExpertWeights:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        return weights
+
+
+@final
+@dataclass(frozen=True)
 class SubnormalsFlushed(Steps):
     """Subnormal numbers are flushed to zero from the call on."""
 
@@ -247,6 +261,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         FillLeftOff(),
         AutocastLeft(),
         PrecisionLowered(),
+        PrecisionFieldLowered(),
         SubnormalsFlushed(),
     )
 )

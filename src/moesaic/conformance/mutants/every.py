@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from moesaic.conformance.mutants import (
+    alignments,
     ambient,
     answers,
     broken_batches,
@@ -10,8 +11,10 @@ from moesaic.conformance.mutants import (
     coded,
     deliveries,
     formulas,
+    histories,
     ids,
     isolated,
+    magnitudes,
     numbers,
     owners,
     places,
@@ -29,11 +32,14 @@ BACKENDS: tuple[Mutant, ...] = (
     *terms.MUTANTS,
     *ids.MUTANTS,
     *tails.MUTANTS,
+    *alignments.MUTANTS,
     *numbers.MUTANTS,
+    *magnitudes.MUTANTS,
     *shares.MUTANTS,
     *places.MUTANTS,
     *coded.MUTANTS,
     *owners.MUTANTS,
+    *histories.MUTANTS,
     *ambient.MUTANTS,
     *sizes.MUTANTS,
     *claims.MUTANTS,

@@ -115,6 +115,35 @@ class IdleExpertAdded(Steps):
 
 @final
 @dataclass(frozen=True)
+class FirstExpertComputed(Steps):
+    """Expert 0 is computed for a tile that nothing filled, and added with weight zero."""
+
+    name: ClassVar[str] = "F18_first_expert_computed_without_rows"
+    capabilities: ClassVar[Capabilities] = ONE_ACTIVATION
+
+    @override
+    def tokens(self, batch: TokenBatch, weights: ExpertWeights, problem: Problem) -> Tensor:
+        nothing = batch.hidden_states.new_zeros(1, problem.hidden_size)
+        return Steps.tokens(self, batch, weights, problem) + 0 * self.expert(nothing, 0, weights, problem)
+
+
+@final
+@dataclass(frozen=True)
+class LastExpertComputed(Steps):
+    """The last expert is computed for the rows behind the last group, and added with weight zero."""
+
+    name: ClassVar[str] = "F14_last_expert_computed_without_rows"
+    capabilities: ClassVar[Capabilities] = ONE_ACTIVATION
+
+    @override
+    def tokens(self, batch: TokenBatch, weights: ExpertWeights, problem: Problem) -> Tensor:
+        nothing = batch.hidden_states.new_zeros(1, problem.hidden_size)
+        extra = self.expert(nothing, problem.num_experts - 1, weights, problem)
+        return Steps.tokens(self, batch, weights, problem) + 0 * extra
+
+
+@final
+@dataclass(frozen=True)
 class DuplicatesLost(Steps):
     """A token that names an expert twice is computed for one slot only."""
 
@@ -207,6 +236,8 @@ MUTANTS: tuple[Mutant, ...] = (
     of_backend(OnlyMinusOneIsNobody(), "garbage_ids", Honest()),
     of_backend(InactiveOnZero(), "undefined_rows", Honest()),
     of_backend(IdleExpertAdded(), "idle_expert", Honest()),
+    of_backend(FirstExpertComputed(), "idle_expert", Honest()),
+    of_backend(LastExpertComputed(), "idle_expert", Honest()),
     of_backend(DuplicatesLost(), "duplicate_ids", Honest()),
     of_backend(ManyDuplicatesLost(), "duplicate_ids", Honest()),
     of_backend(DuplicatesOverwrite(), "duplicate_ids", Honest()),

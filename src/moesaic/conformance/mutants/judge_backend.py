@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
 import torch
@@ -16,6 +16,7 @@ from moesaic.conformance.cases import cases_of
 from moesaic.conformance.cells import cells_of, touched
 from moesaic.conformance.checks import CHECKS
 from moesaic.conformance.checks.base import Check
+from moesaic.conformance.checks.large import Large
 from moesaic.conformance.declaration import faults_of
 from moesaic.conformance.execution import Execution, InProcess, Job
 from moesaic.conformance.judge import skipped
@@ -36,13 +37,17 @@ SEEDS = 2
 class BackendJudge(Judge):
     """`limit`: seconds for a call, which then runs in a process of its own; None for mutants that neither hang nor die.
 
-    `stride`: checks are tried on every so many cases only. A backend that is malformed gets no case, as in the kit.
+    `stride`: checks are tried on every so many cases only. `beyond`: elements from which an offset counts as large, so
+    that the checks of large offsets are tried here, on the CPU; None leaves them out. `more`: cases beside those of the
+    kit. A backend that is malformed gets no case, as in the kit.
     """
 
     kind: ClassVar[str] = "backend"
 
     limit: float | None = None
     stride: int = 1
+    beyond: int | None = None
+    more: tuple[Case, ...] = ()
 
     @property
     @override
@@ -53,15 +58,29 @@ class BackendJudge(Judge):
     def faults(self, subject: Any, checks: Sequence[str]) -> Mapping[str, str]:
         for malformed in faults_of(subject):
             return {DECLARATION: str(malformed)}
-        machine, cases = Machine.current("cpu"), tuple(few_cases(subject))
+        machine, cases = Machine.current("cpu"), (*few_cases(subject), *self.more)
         with ExitStack() as stack:
             runner = InProcess() if self.limit is None else stack.enter_context(Worker(self.limit))
             tried = (
-                (c, _first(runner, c, subject, machine, cases[:: self.stride])) for c in CHECKS if c.name in checks
+                (c, self._first(runner, c, subject, machine, cases[:: self.stride])) for c in CHECKS if c.name in checks
             )
             found = {check.name: fault for check, fault in tried if fault is not None}
         left = _not_executed(subject, machine, cases) if CELLS in checks else ""
         return {CELLS: f"not executed: {left}", **found} if left else found
+
+    def _first(
+        self, runner: Execution, check: Check, backend: Backend[Any], machine: Machine, cases: Sequence[Case]
+    ) -> str | None:
+        """What the first case shows on which `check` finds something."""
+        scaled = replace(check, beyond=self.beyond) if isinstance(check, Large) and self.beyond is not None else None
+        for case in cases:
+            against = skipped(backend, machine, check, case) if scaled is None else scaled.applies(backend, case)
+            if against is None:
+                with kept(torch.device(machine.device)):  # what a mutant leaves of torch's settings reaches no other
+                    outcome = runner.run(Job(backend, machine, scaled or check, case))
+                if outcome.status.is_fault:
+                    return f"{outcome.status}: {outcome.detail}"
+        return None
 
 
 def few_cases(backend: Backend[Any]) -> Iterator[Case]:
@@ -78,15 +97,3 @@ def _not_executed(backend: Backend[Any], machine: Machine, cases: Sequence[Case]
     served = [case for case in cases if not backend.reasons_against(case.problem, machine)]
     executed = {cell for case in served for check in CHECKS for cell in touched(case, check.name, backend, machine)}
     return ", ".join(str(cell) for cell in cells_of(backend) if cell not in executed)
-
-
-def _first(
-    runner: Execution, check: Check, backend: Backend[Any], machine: Machine, cases: Sequence[Case]
-) -> str | None:
-    for case in cases:
-        if skipped(backend, machine, check, case) is None:
-            with kept(torch.device(machine.device)):  # what a mutant leaves of torch's settings reaches no other
-                outcome = runner.run(Job(backend, machine, check, case))
-            if outcome.status.is_fault:
-                return f"{outcome.status}: {outcome.detail}"
-    return None

@@ -203,6 +203,20 @@ class GradientWrong(Steps):
         return straight + (inner - straight).detach()
 
 
+@final
+@dataclass(frozen=True)
+class GradientBesideFrozenWeights(Steps):
+    """Rows get a gradient only if the weights they meet get one too."""
+
+    name: ClassVar[str] = "F70_no_gradient_beside_frozen_weights"
+    capabilities: ClassVar[Capabilities] = replace(WIDE, dtypes=(torch.float32,))
+
+    @override
+    def gate_up(self, rows: Tensor, expert: int, weights: ExpertWeights) -> Tensor:
+        needed = weights.gate_up.data.requires_grad
+        return Steps.gate_up(self, rows if needed else rows.detach(), expert, weights)
+
+
 MUTANTS: tuple[Mutant, ...] = (
     of_backend(SumInBfloat16(), "float32_sum", HonestWide()),
     of_backend(WeightsInBfloat16(), "float32_sum", HonestWide()),
@@ -216,4 +230,5 @@ MUTANTS: tuple[Mutant, ...] = (
     of_backend(EqualRowsMerged(), "exactly_once", Honest()),
     of_backend(GradientOfWeightsLost(), "gradients", HonestWide()),
     of_backend(GradientWrong(), "gradients", HonestWide()),
+    of_backend(GradientBesideFrozenWeights(), "gradients", HonestWide()),
 )

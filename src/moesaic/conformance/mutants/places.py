@@ -216,18 +216,17 @@ class CapacityAsCount(Steps):
 
 @final
 @dataclass(frozen=True)
-class SearchPastTheMiddle(Steps):
-    """The search for the expert of a row begins in the middle, and goes on if the middle holds all rows."""
+class SearchPastTheLast(Steps):
+    """The search among more than five experts takes a third step, past the last one if that one holds all rows."""
 
-    name: ClassVar[str] = "F21_search_past_the_middle_expert"
+    name: ClassVar[str] = "F21_search_past_the_last_expert"
     capabilities: ClassVar[Capabilities] = GROUPED
 
     @override
     def groups(self, batch: GroupedBatch) -> list[Span]:
-        spans = Steps.groups(self, batch)
-        middle, last = len(batch.counts) // 2, len(batch.counts) - 1
-        if [expert for expert, _, _ in spans] == [middle]:
-            return [(min(middle + 1, last), start, count) for _, start, count in spans]
+        spans, last = Steps.groups(self, batch), len(batch.counts) - 1
+        if [expert for expert, _, _ in spans] == [last] and last >= 5:
+            return [(0, start, count) for _, start, count in spans]
         return spans
 
 
@@ -287,7 +286,7 @@ MUTANTS: tuple[Mutant, ...] = (
     of_backend(EmptyGroupFails(), "equals_reference", Honest()),
     of_backend(GroupOfNextExpert(), "equals_reference", Honest()),
     of_backend(CapacityAsCount(), "undefined_rows", Honest()),
-    of_backend(SearchPastTheMiddle(), "hot_expert", Honest()),
+    of_backend(SearchPastTheLast(), "hot_expert", Honest()),
     of_backend(CountsOfExpertBefore(), "equals_reference", Honest()),
     of_backend(GapSetsScale(), "undefined_rows", Honest()),
     of_backend(CapacityOfEvenLoad(), "hot_expert", Honest()),
