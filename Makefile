@@ -9,8 +9,9 @@ OLDEST_TRITON := .venv/triton-3.6
 demo: .venv/.ready
 	$(BIN)/moesaic demo
 
+# Several processes, each with threads of its own: those that wait must not take the cores of those that work.
 test: .venv/.ready $(OLDEST_TRITON)/.ready
-	$(BIN)/python -m pytest -q -m "not gpu" --durations=10 -n auto --maxprocesses 4 --dist loadfile
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q -m "not gpu" --durations=10 -n auto --maxprocesses 4 --dist loadfile
 
 check: .venv/.ready
 	$(BIN)/ruff format --check .

@@ -45,6 +45,24 @@ def test_a_change_is_told_and_put_back_when_the_block_raises(setting, change, ou
     torch.empty(1)  # on the CPU again
 
 
+@pytest.mark.parametrize("before", [(False, False), (True, False), (True, True)], ids=str)
+@pytest.mark.parametrize("inside", [(False, False), (True, False), (True, True)], ids=str)
+def test_each_part_of_the_deterministic_mode_is_put_back(before, inside):
+    def now():
+        return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+    first, filled = now(), FILLED.fill_uninitialized_memory
+    try:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        with kept(CPU):
+            torch.use_deterministic_algorithms(inside[0], warn_only=inside[1])
+            FILLED.fill_uninitialized_memory = not filled
+        assert now() == before
+        assert FILLED.fill_uninitialized_memory == filled
+    finally:
+        torch.use_deterministic_algorithms(first[0], warn_only=first[1])
+
+
 PRECISIONS = [
     lambda: None,
     *(lambda word=word: torch.set_float32_matmul_precision(word) for word in ("highest", "high", "medium")),

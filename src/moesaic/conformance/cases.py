@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Iterator
@@ -53,6 +54,7 @@ def cases_of(backend: Backend[Any], *, quick: bool = False) -> tuple[Case, ...]:
     return tuple(dict.fromkeys(each))
 
 
+@functools.cache
 def base_case(can: Capabilities, dtype: torch.dtype | None = None) -> Case:
     """Five experts, top-3, sizes that are multiples of what the backend asks for and of no tile; the finest dtype."""
     chosen = finest(can) if dtype is None else dtype

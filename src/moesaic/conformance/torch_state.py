@@ -85,7 +85,9 @@ def kept(device: torch.device) -> Generator[None]:
             if torch.get_num_threads() != before.num_threads:
                 torch.set_num_threads(before.num_threads)
             mode, warn_only, FILLED.fill_uninitialized_memory = before.deterministic
-            torch.use_deterministic_algorithms(mode, warn_only=warn_only)
+            now = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+            if now != (mode, warn_only):  # setting it takes as long as all else here
+                torch.use_deterministic_algorithms(mode, warn_only=warn_only)
             for kind, (on, dtype) in zip(kinds, before.autocast, strict=True):
                 torch.set_autocast_enabled(kind, on)
                 torch.set_autocast_dtype(kind, dtype)

@@ -43,6 +43,7 @@ class OneToken(Check):
 
     name: ClassVar[str] = "one_token"
     meaning: ClassVar[str] = "one token equals the reference"
+    with_whole_tiles: ClassVar[bool] = True
 
     @override
     def run(self, subject: Subject, case: Case) -> None:
@@ -62,6 +63,7 @@ class HotExpert(Check):
 
     name: ClassVar[str] = "hot_expert"
     meaning: ClassVar[str] = "all rows on one expert equal the reference"
+    with_whole_tiles: ClassVar[bool] = True
 
     @override
     def run(self, subject: Subject, case: Case) -> None:

@@ -62,8 +62,7 @@ class Workspace(Check):
             raise Nonconformance(f"workspace for {2 * num_rows} rows", f"{stated} to {2 * stated}", f"{doubled}")
         most, justified = 0, 0.0
         hot = case.problem.duplicate_ids and case.problem.layout.has_routing  # elsewhere it makes a batch of gaps
-        spreads = (None, 0, 1) if hot else (0, 1)
-        for each in (fed, *(_full(subject, case, spread) for spread in spreads)):
+        for each in (fed, _full(subject, case, None if hot else 0), _full(subject, case, 1)):
             batch = each.batch
             subject.run(case, batch, prepared)  # a first call may set up what later calls keep
             used, left = peak_bytes(subject.device, partial(subject.run, case, batch, prepared))
@@ -111,6 +110,7 @@ class Canary(Check):
 
     name: ClassVar[str] = "canary"
     meaning: ClassVar[str] = "nothing is read or written outside of inputs, weights and the call's own memory"
+    with_whole_tiles: ClassVar[bool] = True
 
     @override
     def run(self, subject: Subject, case: Case) -> None:

@@ -12,7 +12,7 @@ from typing_extensions import override
 from moesaic.backends.base import Backend
 from moesaic.batches import Batch
 from moesaic.conformance.case import Case
-from moesaic.conformance.checks.base import Check, has_plain_sizes, plain_case
+from moesaic.conformance.checks.base import Check, has_plain_filling, has_plain_sizes, plain_case
 from moesaic.conformance.feeding import CALM
 from moesaic.conformance.settings import Setting, settings_for
 from moesaic.conformance.subject import Subject
@@ -36,7 +36,7 @@ class TorchSettings(Check):
 
     @override
     def applies(self, backend: Backend[Any], case: Case) -> str | None:
-        if not has_plain_sizes(backend, case):
+        if not (has_plain_sizes(backend, case) and has_plain_filling(backend, case)):
             return "settings do not depend on sizes, and each is a dozen calls"
         return Check.applies(self, backend, case)
 
