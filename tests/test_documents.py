@@ -79,3 +79,48 @@ def test_the_hopper_pages_peers_are_those_of_the_results():
         ours = times.pop("moesaic hopper_grouped")
         best = min(times.values())
         assert cell.startswith(f"{ours:.1f} / {best:.1f} = {best / ours:.2f} (")
+
+
+def test_the_quantized_pages_table_is_that_of_the_results():
+    rows, peers = gpu_rows("gpu_quantized_h200.json"), gpu_rows("quantized_peers.json")
+    lines = (ROOT / "docs/performance/quantized.md").read_text(encoding="utf-8").splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith("| layer, weights |"))
+    tokens = [int(cell) for cell in lines[begin].split("|")[3:-1]]
+    body = [line.split(" | ") for line in lines[begin + 2 :]]
+    body = body[: next(i for i, line in enumerate(body) if len(line) < 3)]
+    subject = None
+    for head, kind, *cells in body:
+        if head.startswith("| ") and "`" in head:
+            shape, scheme = head.removeprefix("| ").rstrip("`").split(", `")
+            subject = [r for r in rows if (r["shape"], r["scheme"]) == (shape, scheme)]
+            other = [r for r in peers if (r["shape"], r["scheme"]) == (shape, scheme)]
+        for number, cell in zip(tokens, cells, strict=True):
+            ours = chosen([r for r in subject if r["tokens"] == number])
+            best = min((r["microseconds"] for r in other if r["tokens"] == number), default=0)
+            wanted = {
+                "us": f"{ours['microseconds']:.0f}",
+                "of the floor": f"{ours['microseconds'] / ours['floor']:.2f}",
+            }
+            quoted = wanted[kind] if kind in wanted else f"{ours['microseconds'] / best:.2f}"
+            assert cell.removesuffix(" |") == quoted, (head, kind, number)
+
+
+def chosen(rows):
+    """Of one number of tokens what `TritonQuantized` computes with: weights read back from a mean of 512 rows."""
+    first = rows[0]
+    experts, slots = {"qwen3_30b": (128, 8), "dsv3_ep8": (32, 8)}[first["shape"]]
+    back = first["tokens"] * slots >= 512 * experts and not first["scheme"].startswith("FP8(PerRow")
+    return next(row for row in rows if row["impl"] == ("read back" if back else "codes"))
+
+
+def test_the_pages_count_what_the_conformance_results_hold():
+    def counts(file):
+        text = (ROOT / "benchmarks/results" / file).read_text(encoding="utf-8")
+        return {name: kit["counts"] for name, kit in json.loads(text)["backends"].items()}
+
+    page = (ROOT / "docs/design/progress.md").read_text(encoding="utf-8")
+    assert f"{sum(kit['passed'] for kit in counts('conform_hopper_h200.json').values())} checks passed" in page
+    quantized = counts("conform_quantized_h200.json")
+    passed, failed = quantized["quant"]["passed"], quantized["quant"]["failed"]
+    assert f"{passed} of {passed + failed} checks passed" in page
+    assert f"read back: {quantized['expand']['passed']} of {quantized['expand']['passed']}" in page

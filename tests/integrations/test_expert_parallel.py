@@ -1,10 +1,5 @@
 """Expert-parallel models of transformers through moesaic's dispatchers, against the model that has all experts."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -15,10 +10,7 @@ from moesaic.dispatch.threads import in_threads, ranks_in_threads
 from moesaic.errors import PatchError
 from moesaic.integrations.transformers.dispatched import DISPATCHERS, DispatchedExperts
 from moesaic.integrations.transformers.expert_parallel import dispatched_plan
-
-ROOT = Path(__file__).parents[2]
-LIMIT = 60.0
-"""Seconds until the processes are given up."""
+from tests.rank_processes import two_ranks
 
 EXPERTS, HIDDEN = 6, 20
 
@@ -135,26 +127,9 @@ def test_the_plan_of_5_17_reaches_experts_through_a_dispatcher():
 
 @pytest.mark.dist
 def test_models_of_two_processes(tmp_path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TRANSFORMERS_VERBOSITY": "error"}
-    processes = [
-        subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "tests.integrations.expert_parallel_rank", str(rank), tmp_path / "init"],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        ended = [process.communicate(timeout=LIMIT) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0, 0], ended
-    for rank, (output, _) in enumerate(ended):
+    ended = two_ranks("tests.integrations.expert_parallel_rank", tmp_path / "init", TRANSFORMERS_VERBOSITY="error")
+    assert [status for status, *_ in ended] == [0, 0], ended
+    for rank, (_, output, _) in enumerate(ended):
         name = ["AllToAll", "AllGather"][rank]
         differ = f"{name}: the ranks of a layer differ in dispatcher: AllToAll on rank 0, but AllGather on rank 1"
         assert output.splitlines() == [

@@ -67,9 +67,14 @@ STORED = {
 
 def stored(capability, *, fewer):
     """(name, whether wgmma is meant, launch) with weights as stored."""
-    for name, scheme in list(STORED.items())[: 2 if fewer else None]:
+    for name, scheme in STORED.items():
         # One tiling each; triton takes wgmma for 16 rows of FP8 or leaves it, from release to release.
-        for count in (64, 1024) if scheme == FP8_BLOCK else (8, 64, 1024):
+        counts = (64, 1024) if scheme == FP8_BLOCK else (8, 64, 1024)
+        if capability != HOPPER:
+            counts = (8, 40, 64)
+        elif fewer:
+            counts = (64,)
+        for count in counts:
             coded = scheme in (FP8_BLOCK, INT8_ROW)
             wide = capability == HOPPER and (coded or count > 16)
             known = known_machine("h200" if capability == HOPPER else "a100")

@@ -1,4 +1,4 @@
-"""Weights read back and rows rounded by kernels, in the interpreter and on a GPU, against the formats."""
+"""Weights read back and rows rounded by kernels, in the interpreter, against the formats; the kit does so on a GPU."""
 
 import pytest
 import torch

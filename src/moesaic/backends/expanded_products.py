@@ -1,4 +1,4 @@
-"""Many rows on Hopper: the weights read back into memory once, then the grouped products of plain weights.
+"""Many rows on Hopper: the weights read back into memory at each call, then the grouped products of plain weights.
 
 Reading back costs 2.5 bytes of traffic a weight of 4 bits and 3 of 8, whatever the number of rows; the products gain
 what the kernels that read codes lose to it at every tile.

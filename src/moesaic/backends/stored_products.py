@@ -113,12 +113,12 @@ def _rounded(
     from moesaic.kernels.round_rows import code_rows, round_rows  # noqa: PLC0415
 
     top_k, row_weights = source
-    if _coded(prepared, rows.device):
+    if takes_codes(prepared, rows.device):
         return code_rows(rows, order, form, top_k=top_k, row_weights=row_weights)
     return round_rows(rows, order, form, dtype, top_k=top_k, row_weights=row_weights), None
 
 
-def _coded(prepared: StoredWeights, device: torch.device) -> bool:
+def takes_codes(prepared: StoredWeights, device: torch.device) -> bool:
     """Whether the products take codes on both sides."""
     from moesaic.kernels.stored_experts import fast_codes  # noqa: PLC0415
 
@@ -129,7 +129,7 @@ def _coded(prepared: StoredWeights, device: torch.device) -> bool:
 
 
 def _tiling(prepared: StoredWeights, problem: Problem, device: torch.device, num_rows: int) -> StoredTiling:
-    form, coded = prepared.gate_up.stored.form, _coded(prepared, device)
+    form, coded = prepared.gate_up.stored.form, takes_codes(prepared, device)
     return stored_tiling(problem, Machine.current(device), num_rows, form, coded=coded)
 
 

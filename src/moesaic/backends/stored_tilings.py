@@ -55,4 +55,5 @@ def _any(mean: float) -> StoredTiling:
     from moesaic.kernels.stored_experts import StoredTiling  # noqa: PLC0415
 
     rows = 16 if mean <= 8 else 32 if mean <= 24 else 64
-    return StoredTiling(rows, up=32, down=64, stages=2, warps=4, swap=False)
+    # On sm_80 registers spill with 64 of down, and with 4 warps for 64 rows.
+    return StoredTiling(rows, up=32, down=32, stages=2, warps=8 if rows == 64 else 4, swap=False)

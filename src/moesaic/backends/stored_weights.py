@@ -107,8 +107,8 @@ def _readable(values: Tensor) -> Tensor:
     """E4M3 as such where the hardware knows it, else as bytes."""
     from moesaic.kernels.stored_experts import fast_codes  # noqa: PLC0415
 
-    known = values.dtype == torch.float8_e4m3fn and fast_codes(values.device)
-    return values if known or values.dtype.itemsize > 1 or values.dtype == torch.int8 else values.view(torch.uint8)
+    unknown = values.dtype == torch.float8_e4m3fn and not fast_codes(values.device)
+    return values.view(torch.uint8) if unknown else values
 
 
 def _scales(values: Tensor) -> Tensor:

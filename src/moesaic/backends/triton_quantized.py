@@ -12,7 +12,7 @@ from typing_extensions import override
 from moesaic.backends.base import Backend
 from moesaic.backends.capabilities import Capabilities, Reason, ReasonCode, Requires, Target
 from moesaic.backends.expanded_products import expanded_bytes, expanded_tokens
-from moesaic.backends.stored_products import in_place, stored_bytes, tokens
+from moesaic.backends.stored_products import in_place, stored_bytes, takes_codes, tokens
 from moesaic.backends.stored_weights import StoredWeights
 from moesaic.backends.triton_grouped import EXPRESSED
 from moesaic.batches import Batch, BatchedBatch, GroupedBatch
@@ -111,5 +111,4 @@ def _multiplies(rows: Tensor, prepared: StoredWeights) -> bool:
     """Whether the products of plain weights exist here, and gain: codes that meet codes with one scale lose nothing."""
     if torch.cuda.get_device_capability(rows.device) != HOPPER:
         return False
-    form = prepared.gate_up.stored.form
-    return prepared.inputs is None or form.tile_columns > 0 or prepared.inputs.code != form.code
+    return not takes_codes(prepared, rows.device) or prepared.gate_up.stored.form.tile_columns > 0

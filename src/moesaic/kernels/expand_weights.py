@@ -1,6 +1,7 @@
 """Weights as stored, read back into memory: for products of so many rows that this costs little.
 
-16384 tokens of qwen3_30b multiply for 2 ms; its 604 million weights are read in 4 bits and written in 16 in 0.4 ms.
+The 604 million weights of qwen3_30b are 1.5 GB of traffic in 4 bits read and 16 written, 0.36 ms at 4.2 TB/s, where the
+products of 16384 tokens take 2 ms.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The order of many pairs in three launches: a histogram for each block, its sum over the blocks before, the places.
 
 A block ranks its pairs by sorting (expert, pair) as one integer: 55 exchanges a pair for 1024 of them. Multiplying the
-0/1 matrix [pairs, experts] by a triangle instead takes 128 products a pair for 128 experts: 53 us at 131072 pairs.
+0/1 matrix [pairs, experts] by a triangle instead takes 128 products a pair for 128 experts: 48 us at 131072 pairs.
 """
 
 from __future__ import annotations

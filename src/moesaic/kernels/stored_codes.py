@@ -1,8 +1,9 @@
 """Codes as numbers: exact in bfloat16 and float16. FAST is for a GPU that has the instructions, in bfloat16.
 
 Without it the bits of a code are moved to their places in a float16 number, and a product makes up for the other bias
-of the exponent. FAST does the same for two numbers in a register: a weight of 4 bits costs 2 instructions instead of 8,
-where 3.5 are all there is time for if the memory is to be the limit (4.28 TB/s, 132 multiprocessors of 128 lanes).
+of the exponent. FAST does the same for two numbers in a register: a weight of 4 bits costs 1.5 (INT4) or 2.5 (FP4)
+instructions instead of some 8, where 3.5 are all there is time for if the memory is to be the limit (4.28 TB/s, 132
+multiprocessors of 128 lanes).
 """
 
 from __future__ import annotations

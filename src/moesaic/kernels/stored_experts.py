@@ -1,8 +1,8 @@
 """y[r] = f(x[r] @ gate_up[e].T + b1[e]) @ down[e].T + b2[e] for every row r of expert e, with weights as stored.
 
-As `streamed_experts`, whose tilings it takes (without TMA and spare rows), but each block of weights is read as codes
-and becomes numbers in registers. Where 128 columns share a scale, sums of 128 products are scaled; where fewer do, the
-weights are. Rows that have a format too were rounded before (`round_rows.py`).
+As `streamed_experts`, without spare rows and with two launches in turn, but each block of weights is read as codes and
+becomes numbers in registers. Where 128 columns share a scale, sums of 128 products are scaled; where fewer do, the
+weights are. Rows that have a format too were rounded before (`round_rows.py`), and may come as codes.
 """
 
 from __future__ import annotations
