@@ -10,12 +10,15 @@ from moesaic import (
     FP8,
     INT4,
     INT8,
+    MXFP4,
     MXFP8,
     NVFP4,
     ExpertWeights,
+    GroupedBatch,
     PerBlock,
     PerGroup,
     PerRow,
+    PerTensor,
     Plain,
     Problem,
     ReasonCode,
@@ -26,8 +29,8 @@ from moesaic import (
     TritonQuantized,
     known_machine,
 )
-from moesaic.errors import WeightsError
-from moesaic.quant.schemes import FP8_BLOCK, FP8_ROW, INT8_ROW, MXFP4_MXFP8, UNQUANTIZED
+from moesaic.errors import TuningError, WeightsError
+from moesaic.quant.schemes import FP8_BLOCK, FP8_ROW, FP8_TENSOR, INT8_ROW, MXFP4_MXFP8, UNQUANTIZED
 
 pytest.importorskip("triton")
 from moesaic.backends import triton_quantized
@@ -99,7 +102,12 @@ def called(backend, problem, tokens, capability):
         torch.zeros(tokens, problem.hidden_size, dtype=problem.dtype),
         Routing(torch.zeros(tokens, problem.top_k, dtype=torch.int32), torch.ones(tokens, problem.top_k)),
     )
-    forms = {"tokens": torch.zeros(1), "expanded_tokens": torch.ones(1)}
+    forms = {
+        "tokens": torch.zeros(1),
+        "expanded_tokens": torch.ones(1),
+        "coded_tokens": torch.ones(2),
+        "nibble_tokens": torch.ones(3),
+    }
     with (
         mock.patch.object(torch.cuda, "get_device_capability", return_value=capability),
         mock.patch("moesaic.kernels.stored_experts.fast_codes", return_value=capability >= (8, 9)),
@@ -114,11 +122,12 @@ def called(backend, problem, tokens, capability):
     ("scheme", "form"),
     [
         (Scheme(MXFP8(), Plain()), "expanded_tokens"),
-        (FP8_BLOCK, "expanded_tokens"),
-        (MXFP4_MXFP8, "expanded_tokens"),
+        (Scheme(FP8(PerBlock()), FP8(PerTensor())), "expanded_tokens"),
+        (Scheme(INT4(PerGroup(128), zero_point=True, scale=torch.bfloat16), Plain()), "expanded_tokens"),
+        (Scheme(INT4(PerGroup(128), scale=torch.float16), Plain()), "expanded_tokens"),
         (Scheme(FP8(PerRow()), Plain()), "expanded_tokens"),
         (Scheme(FP8(PerRow()), MXFP8()), "expanded_tokens"),
-        (FP8_ROW, "tokens"),
+        (FP8_TENSOR, "tokens"),
         (INT8_ROW, "tokens"),
     ],
     ids=repr,
@@ -133,9 +142,96 @@ def test_many_rows_are_read_back_unless_codes_meet_codes_with_one_scale(scheme, 
     assert called(TritonQuantized(expand_rows=0), problem, 2, (9, 0)) == form
 
 
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        FP8_BLOCK,
+        FP8_ROW,
+        Scheme(FP8(PerRow()), FP8(PerGroup(128))),
+        Scheme(FP8(PerTensor()), FP8(PerRow(), scale=torch.bfloat16)),
+        Scheme(FP8(PerBlock(), scale=torch.float8_e8m0fnu), FP8(PerGroup(128), scale=torch.float8_e8m0fnu)),
+    ],
+    ids=repr,
+)
+def test_fp8_on_both_sides_is_multiplied_as_codes(scheme):
+    problem = replace(PROBLEM, scheme=scheme)
+    enough = -(-32 * problem.num_experts // problem.top_k)
+    assert called(BACKEND, problem, enough, (9, 0)) == "coded_tokens"
+    assert called(BACKEND, problem, enough - 1, (9, 0)) == "tokens"
+    assert called(BACKEND, problem, enough, (10, 0)) == "tokens"
+    assert called(TritonQuantized(coded_rows=0), problem, 2, (9, 0)) == "coded_tokens"
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        Scheme(MXFP4(), Plain()),
+        MXFP4_MXFP8,
+        Scheme(NVFP4(), Plain()),
+        Scheme(INT4(PerGroup(32), scale=torch.bfloat16), Plain()),
+        Scheme(INT4(PerGroup(128), scale=torch.bfloat16), FP8(PerRow())),
+    ],
+    ids=repr,
+)
+def test_weights_of_4_bits_are_multiplied_as_codes_in_bfloat16(scheme):
+    problem = replace(PROBLEM, scheme=scheme)
+    enough = -(-32 * problem.num_experts // problem.top_k)
+    assert called(BACKEND, problem, enough, (9, 0)) == "nibble_tokens"
+    assert called(BACKEND, problem, enough - 1, (9, 0)) == "tokens"
+    assert called(BACKEND, problem, enough, (10, 0)) == "tokens"
+    assert called(BACKEND, replace(problem, dtype=torch.float16), enough, (9, 0)) == "tokens"
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        replace(PROBLEM, hidden_size=136),  # no multiple of the 16 bytes that TMA takes
+        replace(PROBLEM, intermediate_size=88),
+        replace(PROBLEM, scheme=Scheme(FP8(PerBlock(128, 64)), FP8(PerGroup(128)))),
+        replace(PROBLEM, scheme=Scheme(FP8(PerBlock()), FP8(PerGroup(64)))),
+        replace(PROBLEM, scheme=Scheme(INT8(PerRow()), INT8(PerRow()))),
+    ],
+    ids=repr,
+)
+def test_codes_are_not_multiplied_in_other_sizes_and_blocks(problem):
+    assert called(TritonQuantized(coded_rows=0), problem, 1000, (9, 0)) != "coded_tokens"
+
+
+def grouped(alignment):
+    """Whether rows in expert order, at such multiples, are multiplied as codes."""
+    begins = torch.arange(5, dtype=torch.int32) * 64
+    rows = torch.zeros(320, PROBLEM.hidden_size, dtype=PROBLEM.dtype)
+    batch = GroupedBatch(rows, begins, torch.full_like(begins, 33), alignment=alignment)
+    coded, other = mock.Mock(return_value=torch.ones(1)), mock.Mock(return_value=torch.zeros(1))
+    problem = replace(PROBLEM, layout=batch.layout)
+    with (
+        mock.patch.object(torch.cuda, "get_device_capability", return_value=(9, 0)),
+        mock.patch.object(torch.cuda, "device"),
+        mock.patch.multiple(triton_quantized, coded_rows=coded, in_place=other),
+    ):
+        return bool(BACKEND.run(batch, StoredWeights.of(weights(PROBLEM), problem), problem))
+
+
+def test_rows_at_other_multiples_than_32_are_not_multiplied_as_codes():
+    """Whole pieces of 32 rows are stored, so what lies behind an expert's rows has to be nobody's."""
+    assert grouped(64)
+    assert grouped(32)
+    assert not grouped(16)
+    assert not grouped(1)
+
+
+@pytest.mark.parametrize("field", ["coded_rows", "expand_rows"])
+@pytest.mark.parametrize("value", [-1, True])
+def test_mean_rows_are_whole_numbers(field, value):
+    with pytest.raises(TuningError, match=f"TritonQuantized.{field} is"):
+        TritonQuantized(**{field: value})
+
+
 def test_the_workspace_holds_all_weights_once_they_are_read_back():
+    problem = replace(PROBLEM, scheme=Scheme(MXFP8(), MXFP8()))
     enough = -(-512 * PROBLEM.num_experts // PROBLEM.top_k)
-    few, many = BACKEND.workspace(PROBLEM, enough - 1), BACKEND.workspace(PROBLEM, enough)
+    few, many = BACKEND.workspace(problem, enough - 1), BACKEND.workspace(problem, enough)
     assert many - few > PROBLEM.num_experts * PROBLEM.num_weights
-    counts = [BACKEND.workspace(PROBLEM, rows) for rows in range(1, 3000, 7)]
-    assert counts == sorted(counts)
+    for case in (problem, PROBLEM, replace(PROBLEM, scheme=MXFP4_MXFP8)):
+        counts = [BACKEND.workspace(case, rows) for rows in range(1, 3000, 7)]
+        assert counts == sorted(counts)

@@ -43,5 +43,10 @@ class TestTritonQuantized(BackendConformance):
 
 
 class TestTritonQuantizedReadBack(BackendConformance):
-    backend = TritonQuantized(expand_rows=0)
+    backend = TritonQuantized(expand_rows=0, coded_rows=2**31)
+    device = "cuda"
+
+
+class TestTritonQuantizedCodes(BackendConformance):
+    backend = TritonQuantized(coded_rows=0)
     device = "cuda"

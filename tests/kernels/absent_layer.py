@@ -6,9 +6,11 @@ from unittest import mock
 import torch
 
 from moesaic import Activation, ExpertWeights, GroupedBatch, Machine, Problem, Routing, SwiGLU
+from moesaic.backends.coded_products import coded_tokens
 from moesaic.backends.device_weights import DeviceWeights
 from moesaic.backends.expanded_products import expanded_tokens
 from moesaic.backends.hopper_products import product_rows, product_tokens
+from moesaic.backends.nibble_products import nibble_tokens
 from moesaic.backends.stored_products import tokens as stored_tokens
 from moesaic.backends.stored_weights import StoredWeights
 from moesaic.backends.triton_streamed import streamed_rows, streamed_tokens, vector_tokens
@@ -85,6 +87,23 @@ class AbsentLayer:
         prepared = StoredWeights.of(self.plain.quantize(scheme.weights), problem)
         states, routing, _, _ = self.tokens(count)
         return expanded_tokens(states, routing, prepared, problem)
+
+    def coded(self, scheme, count):
+        """FP8 codes on both sides in grouped products on Hopper."""
+        problem = replace(self.problem, scheme=scheme)
+        prepared = StoredWeights.of(self.plain.quantize(scheme.weights), problem)
+        states, routing, _, _ = self.tokens(count)
+        return coded_tokens(states, routing, prepared, problem)
+
+    def nibbles(self, scheme, count):
+        """Codes of 4 bits in grouped products on Hopper."""
+        problem = replace(self.problem, scheme=scheme)
+        weights = self.plain.quantize(scheme.weights)
+        if self.bias:
+            biases = (self.empty(EXPERTS, self.problem.width), self.empty(EXPERTS, self.hidden))
+            weights = ExpertWeights(weights.gate_up, weights.down, *biases)
+        states, routing, _, _ = self.tokens(count)
+        return nibble_tokens(states, routing, StoredWeights.of(weights, problem), problem)
 
     def vectors(self, strips):
         """Each pair by itself."""

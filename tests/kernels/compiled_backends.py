@@ -7,13 +7,27 @@ all of them.
 
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 
 import torch
 import triton
 
-from moesaic import INT4, MXFP4, HopperGrouped, PerGroup, Plain, ReLU2, Scheme, SwiGLU, known_machine
-from moesaic.quant.schemes import FP8_BLOCK, INT8_ROW, NVFP4_NVFP4
+from moesaic import (
+    FP8,
+    INT4,
+    MXFP4,
+    NVFP4,
+    HopperGrouped,
+    PerBlock,
+    PerGroup,
+    Plain,
+    ReLU2,
+    Scheme,
+    SwiGLU,
+    known_machine,
+)
+from moesaic.quant.schemes import FP8_BLOCK, FP8_ROW, INT8_ROW, MXFP4_MXFP8, NVFP4_NVFP4
 from tests.kernels.absent_layer import AbsentLayer
 from tests.kernels.compile_launches import compiling, facts
 from tests.kernels.streamed_cases import tilings
@@ -80,7 +94,17 @@ def stored(capability, *, fewer):
             known = known_machine("h200" if capability == HOPPER else "a100")
             yield f"stored {name} {count}", wide, partial(PLAIN.stored, scheme, count, known)
     if capability == HOPPER:
-        yield "expanded", True, partial(PLAIN.expanded, FP8_BLOCK, 1024)
+        yield "expanded", True, partial(PLAIN.expanded, INT8_ROW, 1024)
+        for scheme in (FP8_BLOCK, FP8_ROW, replace(FP8_BLOCK, weights=FP8(PerBlock(), scale=torch.float8_e8m0fnu))):
+            yield f"coded {scheme.weights}", True, partial(PLAIN.coded, scheme, 1024)
+        for scheme in (
+            MXFP4_MXFP8,
+            Scheme(NVFP4(), Plain()),
+            Scheme(INT4(PerGroup(128), scale=torch.bfloat16), Plain()),
+        ):
+            yield f"nibbles {scheme.weights}", True, partial(PLAIN.nibbles, scheme, 1024)
+        yield "nibbles with a short block", True, partial(BIASED.nibbles, Scheme(MXFP4(), Plain()), 1024)
+        yield "coded with a short block", True, partial(POINTWISE.coded, FP8_BLOCK, 1024)
 
 
 def launches(capability, *, fewer):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from moesaic import SCHEMES, ExpertWeights, Format, Plain, Problem, Scheme, SwiGLU
+from moesaic import FP8, SCHEMES, ExpertWeights, Format, PerGroup, PerRow, Plain, Problem, Scheme, SwiGLU
 from moesaic.backends.format_forms import rounded_form
 from moesaic.backends.stored_weights import StoredWeights
 from tests.kernels.stored_cases import MORE
@@ -92,7 +92,58 @@ class Rounded:
         assert torch.equal(found[:9].nan_to_num(nan=0.5), self.format.round_trip(live).nan_to_num(nan=0.5))
 
 
+@dataclass(frozen=True)
+class Spread:
+    """Tokens rounded to codes and written to the rows of their pairs, or, without slots, to their own."""
+
+    format: Format
+    slots: int = 0
+    weighted: bool = False
+
+    @property
+    def given(self):
+        """(tokens [9, 136] with an infinity, a NaN and a row of zeros; row of each pair, -1 for none; its weight)."""
+        rows = drawn(9, HIDDEN, seed=3)
+        rows[5] = 0
+        rows[0, 7], rows[6, 3] = torch.inf, torch.nan
+        places = torch.randperm(30, generator=torch.Generator().manual_seed(4))[: 9 * max(1, self.slots)].int()
+        places[4] = -1
+        return rows, places, torch.linspace(-2, 3, places.numel())
+
+    def run(self, device):
+        """Codes and scales of 30 rows, undefined ones of 77."""
+        from moesaic.kernels.spread_codes import spread_codes  # noqa: PLC0415
+
+        rows, places, weights = self.given
+        if not self.slots:
+            return spread_codes(rows.to(device), None, None, 1, 9, rounded_form(self.format))
+        weighted = weights.to(device) if self.weighted else None
+        return spread_codes(rows.to(device), places.to(device), weighted, self.slots, 30, rounded_form(self.format))
+
+    def check(self, found):
+        """Codes times scales are what the format says, bit for bit."""
+        codes, scales = found[0].cpu(), found[1].cpu()
+        rows, places, weights = self.given
+        if not self.slots:
+            places = torch.arange(9)
+        for pair, place in enumerate(places.tolist()):
+            if place >= 0:
+                row = rows[pair // max(1, self.slots)]
+                row = row * weights[pair] if self.weighted else row
+                scale = scales[:, place].repeat_interleave(128 if scales.shape[0] > 1 else HIDDEN)[:HIDDEN]
+                wanted = self.format.round_trip(row[None])[0]
+                read = codes[place].float() * scale
+                assert torch.equal(read.isnan(), ~row.isfinite())  # E4M3 has no infinity
+                assert torch.equal(read[row.isfinite()], wanted[row.isfinite()])
+
+
+SPREAD = {
+    f"spread-{f}-{slots}{'-weighted' if weighted else ''}": Spread(f, slots, weighted)
+    for f in (FP8(PerGroup(128)), FP8(PerRow()), FP8(PerGroup(128), scale=torch.float8_e8m0fnu))
+    for slots, weighted in ((0, False), (3, False), (3, True))
+}
 CASES = {
+    **SPREAD,
     **{f"expanded-{f}": Expanded(f) for f in dict.fromkeys(s.weights for s in (*SCHEMES, *MORE)) if f != Plain()},
     **{f"rounded-{f}": Rounded(f) for f in dict.fromkeys(s.inputs for s in (*SCHEMES, *MORE)) if f != Plain()},
 }

@@ -53,7 +53,9 @@ def test_every_kernel_is_compiled(compiled):
     capability, facts = compiled
     everywhere = {"order_few", "count", "scan", "place", "first", "second", "vector_up", "vector_down", "combine"}
     everywhere |= {"up", "down", "round"}
-    on_hopper = {"hopper_product", "spread"} if capability == 90 else set()
+    on_hopper = (
+        {"hopper_product", "spread", "coded_product", "nibble_product", "spread_codes"} if capability == 90 else set()
+    )
     assert {fact["kernel"] for fact in facts} >= everywhere | on_hopper
 
 
@@ -69,7 +71,8 @@ def test_shared_memory_suffices(compiled):
 
 def test_products_use_wgmma_exactly_where_they_are_cut_for_it(compiled):
     capability, facts = compiled
-    products = [fact for fact in facts if fact["kernel"] in {"first", "second", "up", "down", "hopper_product"}]
+    multiply = {"first", "second", "up", "down", "hopper_product", "coded_product", "nibble_product"}
+    products = [fact for fact in facts if fact["kernel"] in multiply]
     assert said(fact for fact in products if (fact["wgmma"] > 0) is not fact["wgmma_meant"]) == []
     assert any(fact["wgmma_meant"] for fact in products) is (capability == 90)
     assert not any(fact["wgmma"] for fact in facts if fact["kernel"].startswith("vector"))

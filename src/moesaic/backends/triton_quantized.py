@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -11,11 +12,16 @@ from typing_extensions import override
 
 from moesaic.backends.base import Backend
 from moesaic.backends.capabilities import Capabilities, Reason, ReasonCode, Requires, Target
+from moesaic.backends.coded_products import coded_bytes, coded_rows, coded_tokens, multiplies_codes
 from moesaic.backends.expanded_products import expanded_bytes, expanded_tokens
+from moesaic.backends.hopper_products import ALIGNMENT
+from moesaic.backends.nibble_products import multiplies_nibbles, nibble_bytes, nibble_rows, nibble_tokens
 from moesaic.backends.stored_products import in_place, stored_bytes, takes_codes, tokens
 from moesaic.backends.stored_weights import StoredWeights
 from moesaic.backends.triton_grouped import EXPRESSED
-from moesaic.batches import Batch, BatchedBatch, GroupedBatch
+from moesaic.batches import Batch, BatchedBatch, GroupedBatch, PaddedStandardBatch, StandardBatch
+from moesaic.checks import whole_number
+from moesaic.errors import TuningError
 from moesaic.layouts import BatchedExperts, GroupedContiguous, PaddedStandard, Standard
 from moesaic.machine import Machine
 from moesaic.problem import Problem
@@ -30,10 +36,12 @@ HOPPER = (9, 0)
 class TritonQuantized(Backend[StoredWeights]):
     """Quantized weights of any format that the kernels read, on CUDA; rows in a format are rounded to it first.
 
-    `expand_rows`: mean rows of an expert from which, on Hopper, reading all weights back into the workspace and
-    multiplying plain ones is faster than reading codes in each product.
+    Mean rows of an expert from which, on Hopper, other products are faster than those of Triton: `coded_rows`, grouped
+    products of FP8 codes on both sides, or of codes of 4 bits beside bfloat16; `expand_rows`, of other formats all
+    weights read back into the workspace and multiplied as plain ones.
     """
 
+    coded_rows: int = 32
     expand_rows: int = 512
 
     name: ClassVar[str] = "triton_quantized"
@@ -59,6 +67,11 @@ class TritonQuantized(Backend[StoredWeights]):
         max_experts=1024,
         max_top_k=2**31 - 1,
     )
+
+    def __post_init__(self) -> None:
+        for name in ("coded_rows", "expand_rows"):
+            rows = whole_number("TritonQuantized", name, getattr(self, name), TuningError, at_least=0)
+            object.__setattr__(self, name, rows)
 
     @override
     def further_reasons(self, problem: Problem, machine: Machine) -> tuple[Reason, ...]:
@@ -90,11 +103,37 @@ class TritonQuantized(Backend[StoredWeights]):
         if rows.numel() == 0:
             return torch.empty_like(rows, memory_format=torch.contiguous_format)
         with torch.cuda.device(rows.device):  # triton launches on the current device, whatever its arguments lie on
-            if isinstance(batch, GroupedBatch | BatchedBatch):
+            if isinstance(batch, BatchedBatch):
                 return in_place(batch, prepared, problem)
-            if self._expands(problem, batch.routing.topk_ids.numel()) and _multiplies(rows, prepared):
-                return expanded_tokens(rows, batch.routing, prepared, problem)
-            return tokens(rows, batch.routing, prepared, problem)
+            if isinstance(batch, GroupedBatch):
+                return self._rows_by(batch, problem)(batch, prepared, problem)
+            return self._tokens_by(batch, prepared, problem)(rows, batch.routing, prepared, problem)
+
+    def _rows_by(self, batch: GroupedBatch, problem: Problem) -> Callable[..., Tensor]:
+        # Whole pieces of 32 rows are stored: what lies behind an expert's rows has to be nobody's.
+        aligned = batch.alignment % ALIGNMENT == 0
+        if aligned and _on_hopper(batch.rows) and self._many(problem, batch.rows.shape[0]):
+            if multiplies_codes(problem):
+                return coded_rows
+            if multiplies_nibbles(problem):
+                return nibble_rows
+        return in_place
+
+    def _tokens_by(
+        self, batch: StandardBatch | PaddedStandardBatch, prepared: StoredWeights, problem: Problem
+    ) -> Callable[..., Tensor]:
+        num_pairs = batch.routing.topk_ids.numel()
+        if not _on_hopper(batch.rows):
+            return tokens
+        if self._many(problem, num_pairs):
+            if multiplies_codes(problem):
+                return coded_tokens
+            if multiplies_nibbles(problem):
+                return nibble_tokens
+        return expanded_tokens if self._expands(problem, num_pairs) and _gains(batch.rows, prepared) else tokens
+
+    def _many(self, problem: Problem, num_pairs: int) -> bool:
+        return num_pairs > 0 and num_pairs >= self.coded_rows * problem.num_experts
 
     def _expands(self, problem: Problem, num_pairs: int) -> bool:
         return num_pairs > 0 and num_pairs >= self.expand_rows * problem.num_experts
@@ -102,13 +141,20 @@ class TritonQuantized(Backend[StoredWeights]):
     @override
     def workspace(self, problem: Problem, num_rows: int) -> int:
         routed = problem.layout.has_routing
-        expands = routed and self._expands(problem, num_rows * problem.top_k)
-        own = stored_bytes(problem, num_rows)  # of another architecture, or of fewer rows
-        return max(own, expanded_bytes(problem, num_rows)) if expands else own
+        pairs = num_rows * problem.top_k if routed else num_rows
+        most = stored_bytes(problem, num_rows)  # of another architecture, or of fewer rows
+        if self._many(problem, pairs):
+            if multiplies_codes(problem):
+                return max(most, coded_bytes(problem, num_rows))
+            if multiplies_nibbles(problem):
+                return max(most, nibble_bytes(problem, num_rows))
+        return max(most, expanded_bytes(problem, num_rows)) if routed and self._expands(problem, pairs) else most
 
 
-def _multiplies(rows: Tensor, prepared: StoredWeights) -> bool:
-    """Whether the products of plain weights exist here, and gain: codes that meet codes with one scale lose nothing."""
-    if torch.cuda.get_device_capability(rows.device) != HOPPER:
-        return False
+def _on_hopper(rows: Tensor) -> bool:
+    return torch.cuda.get_device_capability(rows.device) == HOPPER
+
+
+def _gains(rows: Tensor, prepared: StoredWeights) -> bool:
+    """Whether plain weights gain: codes that meet codes with one scale lose nothing."""
     return not takes_codes(prepared, rows.device) or prepared.gate_up.stored.form.tile_columns > 0

@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from moesaic.kernels.hopper_finish import finish
-from moesaic.kernels.hopper_form import BLOCK_DEPTH, SPARE_ROWS, TILE_ROWS, WEIGHT_ROWS
+from moesaic.kernels.hopper_form import SPARE_ROWS, TILE_ROWS, WEIGHT_ROWS
 from moesaic.kernels.hopper_queue import announce_stored, receive
 
 
@@ -37,7 +37,7 @@ def consume(
     FORM: gl.constexpr,
 ):
     """Half WHO of every tile's weights."""
-    steps = gl.cdiv(depth, BLOCK_DEPTH)
+    steps = gl.cdiv(depth, FORM.depth)
     step = 0
     i = 0
     before = -1
@@ -109,8 +109,9 @@ def _multiply(
     FORM: gl.constexpr,
 ):
     """One tile of N rows, with MORE up to 32 behind them; returns the number of the step after it."""
-    STAGES: gl.constexpr = FORM.pipeline.stages
-    SKEW: gl.constexpr = FORM.pipeline.skew
+    BLOCK_DEPTH: gl.constexpr = FORM.depth
+    STAGES: gl.constexpr = FORM.stages
+    SKEW: gl.constexpr = FORM.skew
     dtype: gl.constexpr = output[0].dtype
     mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, N, 16])
     few: gl.constexpr = gl.NVMMADistributedLayout(
@@ -146,7 +147,9 @@ def _multiply(
         sums = warpgroup_mma_wait(num_outstanding=0, deps=(sums,))
     mbarrier.arrive(free.index((step + STAGES - 1) % STAGES), count=1)
     announce_stored(control, before, FORM.announce)
-    finish(sums, output, where, epilogue, width, 0, WHO, EXPRESSION, PER_EXPERT, FORM)
+    first, second = sums.reshape([2, WEIGHT_ROWS, N]).permute((1, 2, 0)).split()
+    finish(first, second, output, where, epilogue, width, 0, WHO, EXPRESSION, PER_EXPERT, FORM)
     if MORE:
-        finish(sums2, output, where, epilogue, width, N, WHO, EXPRESSION, PER_EXPERT, FORM)
+        first, second = sums2.reshape([2, WEIGHT_ROWS, SPARE_ROWS]).permute((1, 2, 0)).split()
+        finish(first, second, output, where, epilogue, width, N, WHO, EXPRESSION, PER_EXPERT, FORM)
     return step

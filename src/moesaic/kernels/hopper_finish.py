@@ -15,7 +15,8 @@ from moesaic.kernels.hopper_form import SPARE_ROWS, WEIGHT_ROWS
 @gluon.jit
 @no_type_check
 def finish(
-    sums,
+    first,
+    second,
     output,
     where,
     epilogue,
@@ -26,8 +27,7 @@ def finish(
     PER_EXPERT: gl.constexpr,
     FORM: gl.constexpr,
 ):
-    """Bias, activation and store of one consumer's sums [128, N] in float32, for the tile's rows from AT on."""
-    N: gl.constexpr = sums.shape[1]
+    """Bias, activation and store of one consumer's sums, twice [64, N] in float32, for the tile's rows from AT on."""
     GATED: gl.constexpr = FORM.gated
     out_desc, stage = output
     row, count, expert, column = where
@@ -38,16 +38,13 @@ def finish(
     else:
         first_column = column * (4 * WEIGHT_ROWS) + WHO * (2 * WEIGHT_ROWS)
     if FORM.bias:
-        m = gl.arange(0, 2 * WEIGHT_ROWS, layout=gl.SliceLayout(1, sums.type.layout))
-        of = bias + expert.to(gl.int64) * width
-        if GATED:
-            inside = first_column + m % WEIGHT_ROWS
-            place = inside + (m // WEIGHT_ROWS) * (width // 2)
-            term = gl.load(of + place, mask=inside < width // 2, other=0.0)
-        else:
-            term = gl.load(of + first_column + m, mask=first_column + m < width, other=0.0)
-        sums += term.to(gl.float32)[:, None]
-    first, second = sums.reshape([2, WEIGHT_ROWS, N]).permute((1, 2, 0)).split()
+        m = first_column + gl.arange(0, WEIGHT_ROWS, layout=gl.SliceLayout(1, first.type.layout))
+        columns = width // 2 if GATED else width
+        beside = columns if GATED else WEIGHT_ROWS
+        of = bias + expert.to(gl.int64) * width + m
+        first += gl.load(of, mask=m < columns, other=0.0).to(gl.float32)[:, None]
+        there = m < columns if GATED else m + WEIGHT_ROWS < columns
+        second += gl.load(of + beside, mask=there, other=0.0).to(gl.float32)[:, None]
     dtype: gl.constexpr = out_desc.dtype
     STAGED: gl.constexpr = FORM.pipeline.staged
     if GATED:

@@ -17,7 +17,7 @@ BOX = 64
 """Rows of weights copied at once; a tile holds four boxes, two for each consumer."""
 
 DEPTH = 64
-"""Elements of the inner dimension in a block: 128 bytes, the widest swizzle."""
+"""Elements of the inner dimension in a block: 128 bytes, the widest swizzle. Twice as many of 8 bits."""
 
 QUEUE = 2
 """Tiles that the producer may run ahead of the consumers."""
@@ -60,3 +60,102 @@ class Form:
     gated: bool
     announce: bool
     after: int
+
+    @property
+    def stages(self) -> int:
+        """Blocks in flight."""
+        return self.pipeline.stages
+
+    @property
+    def skew(self) -> int:
+        """Steps that the second consumer is late."""
+        return self.pipeline.skew
+
+    @property
+    def depth(self) -> int:
+        """Elements of the inner dimension in a block."""
+        return DEPTH
+
+    @property
+    def weight_depth(self) -> int:
+        """Elements of weights in a block."""
+        return DEPTH
+
+    @property
+    def halves(self) -> int:
+        """Blocks of rows in a step."""
+        return 1
+
+    @property
+    def spares(self) -> bool:
+        """Whether a tile may have spare rows."""
+        return True
+
+    @property
+    def shared(self) -> bool:
+        """Whether both consumers multiply all of a tile's weights."""
+        return False
+
+    @property
+    def row_groups(self) -> bool:
+        """Whether rows have a scale for each block of columns."""
+        return False
+
+
+@final
+@dataclass(frozen=True)
+class CodedForm:
+    """The same of a product of FP8 codes, whose rows are never gathered.
+
+    `row_groups`: 128 columns of a row share a scale, else the row does. `weight_blocks`: 128 rows and 128 columns of
+    weights do, else with `weight_rows` a row, else a matrix. `powers`: scales of weights are E8M0. `recode`: what comes
+    out is codes, with scales rounded as `RoundedForm.scale` says; "" for numbers. `whole`: no group of them is short.
+    """
+
+    stages: int
+    skew: int
+    bias: bool
+    gated: bool
+    announce: bool
+    after: int
+    row_groups: bool
+    weight_blocks: bool
+    weight_rows: bool
+    powers: bool
+    recode: str
+    whole: bool
+
+    @property
+    def gather(self) -> int:
+        """No."""
+        return 0
+
+    @property
+    def depth(self) -> int:
+        """128 bytes."""
+        return 2 * DEPTH
+
+    @property
+    def weight_depth(self) -> int:
+        """128 bytes."""
+        return 2 * DEPTH
+
+    @property
+    def halves(self) -> int:
+        """One block of rows in a step."""
+        return 1
+
+    @property
+    def spares(self) -> bool:
+        """None."""
+        return False
+
+    @property
+    def shared(self) -> bool:
+        """Yes: a consumer has half of the rows."""
+        return True
+
+    @property
+    def recodes(self) -> bool:
+        """Whether what comes out is codes."""
+        return self.recode != ""

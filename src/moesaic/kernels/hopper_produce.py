@@ -9,7 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from moesaic.kernels.hopper_form import BLOCK_DEPTH, PIECES, SPARE_ROWS, TILE_ROWS, WEIGHT_ROWS
+from moesaic.kernels.hopper_form import PIECES, SPARE_ROWS, TILE_ROWS, WEIGHT_ROWS
 from moesaic.kernels.hopper_queue import await_stored, find_tile, publish
 
 
@@ -30,12 +30,15 @@ def produce(
     FORM: gl.constexpr,
 ):
     """Copies the operands of one tile after another; the next tile is drawn and looked up in small moves, one in each
-    of a tile's first steps, so that no chain of loads stalls the ring.
+    of a tile's first steps, so that no chain of loads stalls the ring. The last operand is the tile's spare rows, or
+    the scales of its rows if those are codes.
     """
     GATHER: gl.constexpr = FORM.gather
     GATED: gl.constexpr = FORM.gated
-    STAGES: gl.constexpr = FORM.pipeline.stages
-    rows_desc, rows, row_stride, pairs = source
+    STAGES: gl.constexpr = FORM.stages
+    BLOCK_DEPTH: gl.constexpr = FORM.depth
+    HALVES: gl.constexpr = FORM.halves
+    rows_desc, rows, row_stride, pairs, scales_desc = source
     a, b, c = operands
     ready, free = stages
     columns = width // 2 if GATED else width
@@ -73,37 +76,43 @@ def produce(
             if GATHER:
                 mbarrier.expect(bar, 4 * weights_desc.block_type.nbytes)
             else:
+                always: gl.constexpr = 4 * weights_desc.block_type.nbytes
+                beside: gl.constexpr = scales_desc.block_type.nbytes if FORM.row_groups else 0
                 for n in gl.static_range(PIECES + 1):
                     mbarrier.expect(
-                        bar,
-                        4 * weights_desc.block_type.nbytes + (n + 1) * rows_desc.block_type.nbytes,
-                        pred=pieces == n + 1,
+                        bar, always + beside + (n + 1) * HALVES * rows_desc.block_type.nbytes, pred=pieces == n + 1
                     )
             for box in gl.static_range(4):
-                # Gated: gate and up of the first consumer, gate and up of the second. Otherwise one after another.
-                if GATED:
+                # Gated: gate and up of the first consumer, gate and up of the second; shared: all of gate, all of up.
+                if GATED and FORM.shared:
+                    begin = at + (box % 2) * WEIGHT_ROWS + (box // 2) * columns
+                elif GATED:
                     begin = at + (box // 2) * WEIGHT_ROWS + (box % 2) * columns
                 else:
                     begin = at + box * WEIGHT_ROWS
-                tma.async_copy_global_to_shared(weights_desc, [begin, k * BLOCK_DEPTH], bar, a.index(4 * s + box))
+                tma.async_copy_global_to_shared(weights_desc, [begin, k * FORM.weight_depth], bar, a.index(4 * s + box))
             if GATHER:
                 async_copy.async_copy_global_to_shared(b.index(s), at_rows + k * BLOCK_DEPTH, mask=mask)
                 if many:
                     async_copy.async_copy_global_to_shared(c.index(s), at_rows2 + k * BLOCK_DEPTH)
                 async_copy.mbarrier_arrive(bar, increment_count=False)
             else:
-                quarters = b.index(s)
-                for n in gl.static_range(PIECES):
+                for half in gl.static_range(HALVES):
+                    quarters = b.index(HALVES * s + half)
+                    for n in gl.static_range(PIECES):
+                        tma.async_copy_global_to_shared(
+                            rows_desc,
+                            [first + n * SPARE_ROWS, k * BLOCK_DEPTH + half * (BLOCK_DEPTH // HALVES)],
+                            bar,
+                            quarters.slice(n * SPARE_ROWS, SPARE_ROWS),
+                            pred=pieces > n,
+                        )
+                if FORM.row_groups:
+                    tma.async_copy_global_to_shared(scales_desc, [k, first], bar, c.index(s))
+                if FORM.spares:
                     tma.async_copy_global_to_shared(
-                        rows_desc,
-                        [first + n * SPARE_ROWS, k * BLOCK_DEPTH],
-                        bar,
-                        quarters.slice(n * SPARE_ROWS, SPARE_ROWS),
-                        pred=pieces > n,
+                        rows_desc, [first + TILE_ROWS, k * BLOCK_DEPTH], bar, c.index(s), pred=pieces > PIECES
                     )
-                tma.async_copy_global_to_shared(
-                    rows_desc, [first + TILE_ROWS, k * BLOCK_DEPTH], bar, c.index(s), pred=pieces > PIECES
-                )
             step += 1
             if k == gl.minimum(1, steps - 1):
                 ticket = gl.num_programs(0) + gl.atomic_add(control + COUNTER, 1, sem="relaxed")

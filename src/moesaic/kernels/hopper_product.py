@@ -138,7 +138,7 @@ def _hopper_product(
         gdc_launch_dependents()  # what the launch before has stored is told by flags
     else:
         wait_for_previous(True)
-    STAGES: gl.constexpr = FORM.pipeline.stages
+    STAGES: gl.constexpr = FORM.stages
     dtype: gl.constexpr = weights_desc.dtype
     tokens: gl.constexpr = gl.NVMMASharedLayout.get_default_for([TILE_ROWS, BLOCK_DEPTH], dtype)
     few: gl.constexpr = gl.NVMMASharedLayout.get_default_for([SPARE_ROWS, BLOCK_DEPTH], dtype)
@@ -168,7 +168,7 @@ def _hopper_product(
             [
                 (consume, ((out_desc, outputs.index(0)), (a, b, c), (ready, free), late, (entries, full, empty), (bias, constants), control, width, depth, 0, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
                 (consume, ((out_desc, outputs.index(1)), (a, b, c), (ready, free), late, (entries, full, empty), (bias, constants), control, width, depth, 1, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
-                (produce, ((rows_desc, rows, row_stride, pairs), weights_desc, tiles, max_tiles, control, width, depth, (a, b, c), (ready, free), (entries, full, empty), COUNTER, FORM)),  # noqa: E501
+                (produce, ((rows_desc, rows, row_stride, pairs, rows), weights_desc, tiles, max_tiles, control, width, depth, (a, b, c), (ready, free), (entries, full, empty), COUNTER, FORM)),  # noqa: E501
             ],
             [4, 4],
             [208, 88],
@@ -178,7 +178,7 @@ def _hopper_product(
             [
                 (consume, ((out_desc, outputs.index(0)), (a, b, c), (ready, free), late, (entries, full, empty), (bias, constants), control, width, depth, 0, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
                 (consume, ((out_desc, outputs.index(1)), (a, b, c), (ready, free), late, (entries, full, empty), (bias, constants), control, width, depth, 1, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
-                (produce, ((rows_desc, rows, row_stride, pairs), weights_desc, tiles, max_tiles, control, width, depth, (a, b, c), (ready, free), (entries, full, empty), COUNTER, FORM)),  # noqa: E501
+                (produce, ((rows_desc, rows, row_stride, pairs, rows), weights_desc, tiles, max_tiles, control, width, depth, (a, b, c), (ready, free), (entries, full, empty), COUNTER, FORM)),  # noqa: E501
             ],
             [4, 1],
             [224, 40],

@@ -129,7 +129,7 @@ def _round(
     finite = size < float("inf")
     TOP: tl.constexpr = 448.0 if CODE == "e4m3" else 127.0 if CODE == "int8" else 6.0
     if FORM.everything:
-        scale = _scale(tl.load(largest).to(tl.float32, bitcast=True), TOP, SCALE)
+        scale = scale_of(tl.load(largest).to(tl.float32, bitcast=True), TOP, SCALE)
         rounded = _nearest(tl.div_rn(values, scale), TOP, CODE)
         if CODED:
             if tl.program_id(1) == 0:
@@ -141,13 +141,13 @@ def _round(
         grouped = tl.reshape(tl.where(finite, values, 0.0), [WIDE // GROUP, GROUP])
         most = tl.max(tl.abs(grouped), 1)
         if SCALE == "e4m3":
-            shared = _scale(tl.load(largest).to(tl.float32, bitcast=True), 2688.0, "float32")
+            shared = scale_of(tl.load(largest).to(tl.float32, bitcast=True), 2688.0, "float32")
             fine = tl.maximum(tl.div_rn(most, 6.0 * shared), 0.001953125)
             scale = tl.where(most > 0, _nearest(fine, 448.0, "e4m3"), 1.0)
             codes = _nearest(tl.div_rn(grouped, (scale * shared)[:, None]), TOP, CODE)
             rounded = codes * scale[:, None] * shared
         else:
-            scale = _scale(most, TOP, SCALE)
+            scale = scale_of(most, TOP, SCALE)
             rounded = _nearest(tl.div_rn(grouped, scale[:, None]), TOP, CODE)
             if CODED:
                 GROUPS: tl.constexpr = (COLUMNS + GROUP - 1) // GROUP
@@ -171,12 +171,13 @@ def _round(
 
 @triton.jit
 @no_type_check
-def _scale(largest, TOP: tl.constexpr, SCALE: tl.constexpr):
+def scale_of(largest, TOP: tl.constexpr, SCALE: tl.constexpr):
+    """The scale with which a tile whose largest magnitude is `largest` ends at the code TOP."""
     if SCALE == "within":
         code = (largest.to(tl.int32, bitcast=True) >> 23) - 2
         scale = e8m0(tl.minimum(tl.maximum(code, 0), 254))
     else:
-        wanted = tl.div_rn(largest, tl.zeros_like(largest) + TOP)
+        wanted = tl.div_rn(largest, largest * 0.0 + TOP)
         if SCALE == "above":
             bits = wanted.to(tl.int32, bitcast=True)
             scale = e8m0(tl.minimum((bits >> 23) + ((bits & 0x7FFFFF) != 0).to(tl.int32), 254))

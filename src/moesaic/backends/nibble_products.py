@@ -1,0 +1,114 @@
+"""Many rows on Hopper, weights of 4 bits: rows copied in expert order, two grouped products of codes, a sum."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from moesaic.backends.coded_products import tiles_side_by_side
+from moesaic.backends.device_weights import dense_rows
+from moesaic.backends.hopper_products import ALIGNMENT
+from moesaic.backends.stored_products import order_bytes
+from moesaic.backends.stored_weights import StoredWeights
+from moesaic.backends.triton_streamed import contiguous_weights
+from moesaic.batches import GroupedBatch, Routing
+from moesaic.problem import Problem
+from moesaic.quant import INT4, MXFP4, NVFP4, PerGroup, Plain
+
+if TYPE_CHECKING:
+    from moesaic.kernels.row_order import RowOrder
+
+GROUPS = (16, 32, 64, 128)
+"""Columns that may share a scale."""
+
+STEP = 8
+"""TMA copies rows of bfloat16 numbers that begin at multiples of 16 bytes."""
+
+
+def multiplies_nibbles(problem: Problem) -> bool:
+    """Whether the products take this scheme: codes of 4 bits whose scales are exact in bfloat16."""
+    from moesaic.backends.format_forms import rounded_form  # noqa: PLC0415
+
+    inputs = problem.scheme.inputs
+    if problem.dtype != torch.bfloat16 or problem.hidden_size % STEP or problem.intermediate_size % STEP:
+        return False
+    if not isinstance(inputs, Plain) and rounded_form(inputs) is None:
+        return False
+    match problem.scheme.weights:
+        case MXFP4() | NVFP4():
+            return True
+        case INT4(granularity=PerGroup(columns=columns), zero_point=False, scale=torch.bfloat16):
+            return columns in GROUPS
+        case _:
+            return False
+
+
+def nibble_tokens(hidden_states: Tensor, routing: Routing, prepared: StoredWeights, problem: Problem) -> Tensor:
+    """Tokens `[T, H]`, summed over their slots."""
+    from moesaic.kernels.combine_rows import combine_rows  # noqa: PLC0415
+    from moesaic.kernels.hopper_form import ROWS  # noqa: PLC0415
+    from moesaic.kernels.order_rows import order_rows  # noqa: PLC0415
+    from moesaic.kernels.spread_rows import spread_rows  # noqa: PLC0415
+
+    x, ids, weights = dense_rows(hidden_states), routing.topk_ids.contiguous(), contiguous_weights(routing)
+    group = tiles_side_by_side(problem, ids.numel())
+    order = order_rows(ids, problem.num_experts, tile_rows=ROWS, alignment=ALIGNMENT, group=group)
+    rows = x.new_empty(order.pairs.shape[0], problem.hidden_size)
+    spread_rows(x, order.places, weights if problem.weight_on_input else None, ids.shape[1], rows)
+    results = torch.empty_like(rows)
+    _multiply(rows, order, prepared, problem, results)
+    output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
+    combine_rows(results, ids, None if problem.weight_on_input else weights, order.places, problem.num_experts, output)
+    return output
+
+
+def nibble_rows(batch: GroupedBatch, prepared: StoredWeights, problem: Problem) -> Tensor:
+    """Rows that lie in expert order already, at multiples of 32, in place."""
+    from moesaic.kernels.hopper_form import ROWS  # noqa: PLC0415
+    from moesaic.kernels.tile_map import map_tiles  # noqa: PLC0415
+
+    rows = dense_rows(batch.rows)
+    counts, offsets = batch.counts.contiguous(), batch.offsets.contiguous()
+    group = tiles_side_by_side(problem, rows.shape[0])
+    order = map_tiles(counts, offsets, rows.shape[0], tile_rows=ROWS, group=group)
+    output = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    _multiply(rows, order, prepared, problem, output)
+    return output
+
+
+def nibble_bytes(problem: Problem, num_rows: int) -> int:
+    """The most that one call allocates."""
+    pairs = num_rows * problem.top_k if problem.layout.has_routing else num_rows
+    rows = pairs + (ALIGNMENT - 1) * min(problem.num_experts, pairs)
+    stages = 1 if isinstance(problem.scheme.inputs, Plain) else 2
+    elements = rows * (problem.hidden_size * (1 + stages) + problem.intermediate_size * stages)
+    elements += 2 * num_rows * problem.hidden_size
+    return problem.dtype.itemsize * elements + order_bytes(problem, pairs, rows) + 16384
+
+
+def _multiply(rows: Tensor, order: RowOrder, prepared: StoredWeights, problem: Problem, results: Tensor) -> None:
+    """Both products. The second begins while the first ends, unless the inner rows are rounded between them."""
+    from moesaic.kernels.hopper_product import announcements  # noqa: PLC0415
+    from moesaic.kernels.nibble_product import nibble_product  # noqa: PLC0415
+    from moesaic.kernels.round_rows import round_rows  # noqa: PLC0415
+
+    rounded, gated = prepared.inputs, problem.width != problem.intermediate_size
+    if rounded is not None:
+        rows = round_rows(rows, order, rounded, rows.dtype)
+    inner = rows.new_empty(rows.shape[0], problem.intermediate_size)
+    nibble_product(
+        rows,
+        prepared.gate_up.stored,
+        prepared.gate_up_bias,
+        order,
+        inner,
+        counter=1,
+        activation=prepared.expression,
+        announce=rounded is None,
+    )
+    stored = announcements(problem.intermediate_size, gated=gated)
+    if rounded is not None:
+        inner, stored = round_rows(inner, order, rounded, inner.dtype), 0
+    nibble_product(inner, prepared.down.stored, prepared.down_bias, order, results, counter=2, after=stored)

@@ -1,0 +1,151 @@
+"""The consumers of a grouped product of 4-bit weights on Hopper: codes become numbers in the registers of wgmma.
+
+Weights are the instruction's M, which may come from registers: a thread reads its codes and makes bfloat16 numbers of
+them, times the scales of their groups, for 64 columns at a time while it multiplies the 64 before.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+
+from moesaic.kernels.hopper_finish import finish
+from moesaic.kernels.hopper_form import SPARE_ROWS, TILE_ROWS, WEIGHT_ROWS
+from moesaic.kernels.hopper_queue import announce_stored, receive
+from moesaic.kernels.nibble_numbers import half_of
+from moesaic.kernels.nibble_scales import load_words, spread_scales
+
+
+@gluon.jit
+@no_type_check
+def consume_nibbles(
+    output,
+    operands,
+    stages,
+    late,
+    queue,
+    epilogue,
+    control,
+    width,
+    depth,
+    WHO: gl.constexpr,
+    EXPRESSION: gl.constexpr,
+    PER_EXPERT: gl.constexpr,
+    FORM: gl.constexpr,
+):
+    """Half WHO of every tile's weights."""
+    steps = gl.cdiv(depth, FORM.depth)
+    step = 0
+    i = 0
+    before = -1
+    tile, row, count, expert, column = receive(i, queue)
+    if WHO == 1:
+        if count > 0:  # a program without a tile would wait for ever
+            mbarrier.wait(late, 0)
+    while count > 0:
+        where = (row, count, expert, column)
+        # fmt: off
+        if count > TILE_ROWS // 2:
+            _multiply(output, operands, stages, late, epilogue, control, where, before, width, depth, step, TILE_ROWS, WHO, EXPRESSION, PER_EXPERT, FORM)  # noqa: E501
+        elif count > SPARE_ROWS:
+            _multiply(output, operands, stages, late, epilogue, control, where, before, width, depth, step, TILE_ROWS // 2, WHO, EXPRESSION, PER_EXPERT, FORM)  # noqa: E501
+        else:
+            _multiply(output, operands, stages, late, epilogue, control, where, before, width, depth, step, SPARE_ROWS, WHO, EXPRESSION, PER_EXPERT, FORM)  # noqa: E501
+        # fmt: on
+        step += steps
+        before = tile
+        i += 1
+        tile, row, count, expert, column = receive(i, queue)
+    announce_stored(control, before, FORM.announce)
+    tma.store_wait(pendings=0)
+
+
+@gluon.jit
+@no_type_check
+def _multiply(
+    output,
+    operands,
+    stages,
+    late,
+    epilogue,
+    control,
+    where,
+    before,
+    width,
+    depth,
+    step,
+    N: gl.constexpr,
+    WHO: gl.constexpr,
+    EXPRESSION: gl.constexpr,
+    PER_EXPERT: gl.constexpr,
+    FORM: gl.constexpr,
+):
+    """One tile of N rows."""
+    STAGES: gl.constexpr = FORM.stages
+    SKEW: gl.constexpr = FORM.skew
+    mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, N, 16])
+    held: gl.constexpr = gl.DotOperandLayout(0, mma, 2)
+    a, b, _ = operands
+    ready, free = stages
+    WHOLE: gl.constexpr = FORM.code == "int4"
+    scales, there, beside, there2, per_row = _scales_of_rows(epilogue[2], where, width, depth, WHO, held, FORM)
+    steps = gl.cdiv(depth, FORM.depth)
+    first = gl.zeros((WEIGHT_ROWS, N), gl.float32, mma)
+    second = gl.zeros((WEIGHT_ROWS, N), gl.float32, mma)
+    for k in range(steps):
+        s = (step + k) % STAGES
+        words = load_words(scales, there, k, per_row, FORM)
+        words2 = load_words(beside, there2, k, per_row, FORM)
+        mbarrier.wait(ready.index(s), ((step + k) // STAGES) & 1)
+        left = b.index(2 * s).slice(0, N).permute((1, 0))
+        right = b.index(2 * s + 1).slice(0, N).permute((1, 0))
+        # While a product runs, the next codes become numbers. None is carried into the next step: the compiler would
+        # wait for each of its instructions.
+        codes = a.index(4 * s + 2 * WHO).load(held)
+        low = half_of(codes, False, WHOLE) * spread_scales(words, 0, held, FORM)
+        first = warpgroup_mma(low, left, first, is_async=True)
+        if WHO == 0:
+            mbarrier.arrive(late, count=1, pred=step + k == gl.minimum(SKEW, steps - 1))
+        high = half_of(codes, True, WHOLE) * spread_scales(words, 1, held, FORM)
+        first = warpgroup_mma_wait(num_outstanding=0, deps=(first,))
+        first = warpgroup_mma(high, right, first, is_async=True)
+        codes = a.index(4 * s + 2 * WHO + 1).load(held)
+        low = half_of(codes, False, WHOLE) * spread_scales(words2, 0, held, FORM)
+        first = warpgroup_mma_wait(num_outstanding=0, deps=(first,))
+        second = warpgroup_mma(low, left, second, is_async=True)
+        high = half_of(codes, True, WHOLE) * spread_scales(words2, 1, held, FORM)
+        second = warpgroup_mma_wait(num_outstanding=0, deps=(second,))
+        second = warpgroup_mma(high, right, second, is_async=True)
+        second = warpgroup_mma_wait(num_outstanding=0, deps=(second,))
+        mbarrier.arrive(free.index(s), count=1)
+    if FORM.whole:
+        matrix = where[2].to(gl.int64) * 2 if FORM.gated else where[2].to(gl.int64)
+        first *= gl.load(epilogue[3] + matrix)
+        second *= gl.load(epilogue[3] + matrix + (1 if FORM.gated else 0))
+    announce_stored(control, before, FORM.announce)
+    finish(first, second, output, where, epilogue, width, 0, WHO, EXPRESSION, PER_EXPERT, FORM)
+
+
+@gluon.jit
+@no_type_check
+def _scales_of_rows(scales, where, width, depth, WHO: gl.constexpr, held: gl.constexpr, FORM: gl.constexpr):
+    """Where the scales of the rows in both boxes begin, which of the rows exist, and how many words a row's are."""
+    _, _, expert, column = where
+    words = gl.cdiv(depth, FORM.group) * FORM.scale_bytes // FORM.word
+    m = gl.arange(0, WEIGHT_ROWS, layout=gl.SliceLayout(1, held))
+    scales += expert.to(gl.int64) * width * words
+    if FORM.gated:
+        height = width // 2
+        inside = column * (2 * WEIGHT_ROWS) + WHO * WEIGHT_ROWS + m
+        beside = height
+        there2 = inside < height
+    else:
+        height = width
+        inside = column * (4 * WEIGHT_ROWS) + WHO * (2 * WEIGHT_ROWS) + m
+        beside = WEIGHT_ROWS
+        there2 = inside + WEIGHT_ROWS < height
+    scales += inside * words
+    return scales, inside < height, scales + beside * words, there2, words
