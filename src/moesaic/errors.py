@@ -15,6 +15,7 @@ MoesaicError
 ├── FleetError (RuntimeError)       what one rank could not do, so that none of them did it
 ├── BackendError (ValueError)       a backend whose declaration is incomplete or whose name is not known
 │   └── NoBackendError              nobody serves the problem: carries the whole resolution
+├── LaunchError (RuntimeError)      a kernel that could not be compiled or launched on its device
 ├── TuningError (ValueError)        how a backend chooses by size, or a table of measured choices
 ├── GradientError (RuntimeError)    gradients asked of a backend that computes none
 ├── ParseError (ValueError)         text that is not the repr of one of moesaic's values
@@ -84,6 +85,14 @@ class BackendError(MoesaicError, ValueError):
 
 class NoBackendError(BackendError):
     """No backend serves the problem on the machine; the message lists every backend with all its reasons."""
+
+
+class LaunchError(MoesaicError, RuntimeError):
+    """A kernel could not be compiled or launched; what triton or the driver raised is the cause.
+
+    The driver also reports what an earlier kernel of the process did wrong, an illegal access for instance, only when
+    the next one is launched.
+    """
 
 
 class TuningError(MoesaicError, ValueError):

@@ -7,34 +7,30 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from moesaic import BatchedExperts, GroupedContiguous, Machine, PaddedStandard, Problem, SwiGLU, known_machine
+from moesaic import (
+    BatchedExperts,
+    GroupedContiguous,
+    PaddedStandard,
+    Problem,
+    Standard,
+    SwiGLU,
+    known_machine,
+)
 from moesaic.cli import tune as command
 from moesaic.cli.synthetic_layer import random_batch, random_weights
 from moesaic.cli.tune_bench import Expected, Layer, LayerBench
-from moesaic.cli.tune_layer import Means, tune_layer
-from moesaic.errors import TuningError
-from moesaic.tuning import Budget, Streamed, Tuned, Vector, candidates, read_choice, read_table
-from tests.cli.tunable_stub import Spoiled, ToldClock
-
-CPU = torch.device("cpu")
-PROBLEM = Problem(
-    num_experts=5, top_k=2, hidden_size=64, intermediate_size=40, activation=SwiGLU(limit=7.0), dtype=torch.bfloat16
+from moesaic.cli.tune_problems import check_memory
+from moesaic.errors import LaunchError, MachineError, TuningError
+from moesaic.tuning import (
+    Streamed,
+    Tuned,
+    Vector,
+    read_choice,
+    read_table,
 )
+from tests.cli.tunable_stub import CPU, HERE, PROBLEM, Spoiled, ToldClock, tried, tuned
+
 COUNTS = (1, 8, 90)
-HERE = Machine.current("cpu")
-
-
-def tried(rows, backend=None, problem=PROBLEM):
-    """The cost model's choice, and the others."""
-    first, *others = candidates((backend or Spoiled()).task(problem, HERE), rows)
-    return first, others
-
-
-def tuned(tmp_path, backend, clock, *, counts=COUNTS, seconds=1e9, again=False, problem=PROBLEM):
-    layer = Layer(backend, problem, HERE, random_weights(problem, CPU))
-    means = Means(CPU, clock, tmp_path, again)
-    budget = Budget.of(seconds, lambda: clock.now)
-    return list(tune_layer(layer, counts, means, budget, lambda tokens, share: None))
 
 
 def test_the_fastest_choice_of_each_size_is_written_and_then_followed(tmp_path):
@@ -89,6 +85,32 @@ def test_a_choice_that_asks_for_too_much_is_refused(tmp_path):
     _, others = tried(8)
     backend = Spoiled(wrong={others[0]: out_of_memory})
     [size] = tuned(tmp_path, backend, ToldClock(backend), counts=(8,))
+    assert size.refused == ((others[0], "it does not run: CUDA out of memory. Tried to allocate 2.00 GiB"),)
+
+
+def unlaunched(rows):
+    raise LaunchError("the kernel first could not be launched")
+
+
+def test_a_choice_that_cannot_be_launched_is_refused(tmp_path):
+    _, others = tried(8)
+    backend = Spoiled(wrong={others[0]: unlaunched})
+    [size] = tuned(tmp_path, backend, ToldClock(backend), counts=(8,))
+    assert size.refused == ((others[0], "it does not run: the kernel first could not be launched"),)
+
+
+def test_a_graph_that_does_not_fit_loses(tmp_path):
+    """A call fits, the pool of its graph beside it does not."""
+    _, others = tried(8)
+    backend = Spoiled()
+
+    class Full(ToldClock):
+        def recorded(self, call):
+            call()
+            return out_of_memory(None) if backend.ran[-1] == others[0] else call
+
+    [size] = tuned(tmp_path, backend, Full(backend, {others[0]: 1e-9}), counts=(8,))
+    assert size.entry is not None
     assert size.refused == ((others[0], "it does not run: CUDA out of memory. Tried to allocate 2.00 GiB"),)
 
 
@@ -279,6 +301,42 @@ def test_memory_that_does_not_suffice_is_an_error_before_anything_is_drawn(moesa
     monkeypatch.setattr(command, "check_memory", tune_problems.check_memory)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**20, 2**30))
     moesaic("tune", "mixtral-8x7b", "--device", "cpu").assert_bad_input("2.6 GiB", "fewer --tokens")
+
+
+@pytest.mark.parametrize("layout", [Standard(), PaddedStandard(), GroupedContiguous(128), BatchedExperts()], ids=str)
+@pytest.mark.parametrize("tokens", [1, 64, 1000])
+def test_memory_is_asked_for_at_least_the_rows_that_are_drawn(monkeypatch, layout, tokens):
+    problem = dataclasses.replace(PROBLEM, layout=layout)
+    rows = random_batch(problem, tokens, CPU, seed=tokens).rows.shape[:-1].numel()
+    needed = problem.weight_bytes + 6 * Spoiled().workspace(problem, rows) + rows * problem.hidden_size * 2
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (needed - 1, 2 * needed))
+    with pytest.raises(MachineError, match="fewer --tokens"):
+        check_memory(Spoiled(), problem, CPU, tokens)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (13 * needed, 14 * needed))
+    check_memory(Spoiled(), problem, CPU, tokens)
+
+
+@pytest.mark.parametrize("where", ["choice", "oracle", "weights"])
+def test_memory_that_does_not_suffice_after_all_is_one_clear_error(moesaic, gpu, monkeypatch, tmp_path, where):
+    """Of the cost model's choice, of the oracle, of the weights: what was complete before is kept."""
+    from moesaic.cli import tune_layer as module  # noqa: PLC0415
+
+    small = Problem(num_experts=5, top_k=2, hidden_size=32, intermediate_size=16, activation=SwiGLU())
+    if where == "choice":
+        gpu.wrong[tried(3, problem=small)[0]] = out_of_memory
+    elif where == "oracle":
+        whole = module.Expected.of
+
+        def of(layer, batch):
+            return whole(layer, batch) if len(batch.rows) == 30 else out_of_memory(None)
+
+        monkeypatch.setattr(module, "Expected", SimpleNamespace(of=of))
+    else:
+        monkeypatch.setattr(command, "random_weights", lambda *_: out_of_memory(None))
+    answer = moesaic("tune", *FLAGS, "--tokens", "30,3", "--device", "cpu", "--json", "--out", str(tmp_path))
+    answer.assert_bad_input("CUDA out of memory", "--tokens", "kept")
+    entries = [entry.rows for path in tmp_path.glob("*.json") for entry in read_table(path.read_text()).entries]
+    assert entries == ([] if where == "weights" else [30])
 
 
 def test_the_backend_is_the_best_that_chooses_by_size():

@@ -1,14 +1,26 @@
-"""A backend that chooses by size and runs on a CPU: the oracle, spoiled for choices that are to be wrong; its clock."""
+"""A backend that chooses by size and runs on a CPU: the oracle, spoiled for choices that are to be wrong; its clock.
+
+With a small layer for it.
+"""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 
-from moesaic import Machine, Reference
+from moesaic import Machine, Problem, Reference, SwiGLU
 from moesaic.backends.tunable import Tunable
 from moesaic.cli.clocks import Clock
-from moesaic.tuning import FORMS
+from moesaic.cli.synthetic_layer import random_weights
+from moesaic.cli.tune_bench import Layer
+from moesaic.cli.tune_layer import Means, tune_layer
+from moesaic.tuning import FORMS, Budget, candidates
+
+CPU = torch.device("cpu")
+PROBLEM = Problem(
+    num_experts=5, top_k=2, hidden_size=64, intermediate_size=40, activation=SwiGLU(limit=7.0), dtype=torch.bfloat16
+)
+HERE = Machine.current("cpu")
 
 
 @dataclass(frozen=True)
@@ -58,3 +70,16 @@ class ToldClock(Clock):
 
     def recorded(self, call):
         return call
+
+
+def tried(rows, backend=None, problem=PROBLEM):
+    """The cost model's choice, and the others."""
+    first, *others = candidates((backend or Spoiled()).task(problem, HERE), rows)
+    return first, others
+
+
+def tuned(tmp_path, backend, clock, *, counts=(1, 8, 90), seconds=1e9, again=False, problem=PROBLEM):
+    layer = Layer(backend, problem, HERE, random_weights(problem, CPU))
+    means = Means(CPU, clock, tmp_path, again)
+    budget = Budget.of(seconds, lambda: clock.now)
+    return list(tune_layer(layer, counts, means, budget, lambda tokens, share: None))

@@ -39,7 +39,26 @@ def test_a_slice_of_a_gpu_reads_its_share():
     assert bandwidth(named("NVIDIA H200 MIG 1g.18gb", 16)) == pytest.approx(4.28e12 * 16 / 132)
 
 
-@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90", "sm_100", "sm_130"])
-def test_an_unknown_name_is_taken_for_its_architecture(architecture):
-    assert 0.5e12 < bandwidth(named("a card of 2031", 132, architecture)) < 9e12
-    assert bandwidth(named("NVIDIA XH200", 132, architecture)) == bandwidth(named("a card of 2031", 132, architecture))
+@pytest.mark.parametrize(
+    ("architecture", "processors", "sheet"),
+    [
+        *[("sm_75", 108, 1.0e12), ("sm_80", 108, 1.0e12), ("sm_89", 108, 1.0e12)],
+        *[("sm_90", 132, 3.35e12), ("sm_100", 148, 8.0e12), ("sm_103", 148, 8.0e12)],
+        *[("sm_120", 170, 1.792e12), ("sm_121", 170, 1.792e12), ("sm_130", 170, 1.792e12)],
+    ],
+)
+def test_an_unknown_name_is_taken_for_its_architecture(architecture, processors, sheet):
+    for name in ("a card of 2031", "NVIDIA XH200"):
+        assert bandwidth(named(name, processors, architecture)) == pytest.approx(sheet * 4.28 / 4.8)
+
+
+@pytest.mark.parametrize(
+    ("machine", "sheet"),
+    [
+        (named("NVIDIA GeForce RTX 5080", 84, "sm_120"), 0.96e12),
+        (named("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 188, "sm_120"), 1.792e12),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_cards_beside_the_one_that_an_architecture_is_known_by(machine, sheet):
+    assert bandwidth(machine) == pytest.approx(sheet * 4.28 / 4.8, rel=0.15)

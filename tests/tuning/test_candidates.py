@@ -6,7 +6,8 @@ import pytest
 
 from moesaic import BatchedExperts, GroupedContiguous, HopperGrouped, TritonGrouped, known_machine
 from moesaic.tuning import Product, Streamed, Task, Vector, candidates, choose
-from moesaic.tuning.candidates import may_serve
+from moesaic.tuning.candidates import DOWN_STRIPS, HOPPER_ONLY, OTHERS_ONLY, UP_STRIPS, may_serve
+from moesaic.tuning.tilings import tilings
 from tests.tuning.examples import H200, QWEN3, SHAPES, layer
 
 SIZES = tuple(2**n for n in range(15))
@@ -63,6 +64,32 @@ def test_only_hopper_is_given_its_instructions():
     for rows in SIZES:
         for choice in candidates(task(machine=known_machine("a100"), backend=TritonGrouped), rows):
             assert isinstance(choice, Vector) or not (choice.swap or choice.tma)
+
+
+def streams(machine, rows, problem=QWEN3):
+    given = task(problem, known_machine(machine), TritonGrouped)
+    return {choice for choice in candidates(given, rows) if isinstance(choice, Streamed)}
+
+
+def test_what_is_tried_beside_the_cost_models_own_is_the_architectures():
+    for machine, own, other in (("h200", HOPPER_ONLY, OTHERS_ONLY), ("a100", OTHERS_ONLY, HOPPER_ONLY)):
+        tried = set().union(*(streams(machine, rows) for rows in SIZES))
+        assert tried >= set(own)
+        assert not tried & (set(other) - set(own) - {tiling for _, tiling in tilings(known_machine(machine))})
+
+
+def test_experts_of_several_tiles_are_tried_with_each_number_of_tiles_side_by_side():
+    def groups(rows):
+        return {choice.group for choice in candidates(task(), rows) if isinstance(choice, Product)}
+
+    assert groups(4096) == {8}
+    assert groups(4097) == groups(16384) == {4, 8, 16}
+
+
+def test_strips_are_tried_one_product_at_a_time():
+    usual = choose(layer("mixtral"), H200, 1)
+    tried = {choice for choice in candidates(task(layer("mixtral")), 1) if isinstance(choice, Vector)}
+    assert tried == {usual, *(Vector(up, usual.down) for up in UP_STRIPS), *(Vector(usual.up, d) for d in DOWN_STRIPS)}
 
 
 def test_blocks_are_not_twice_as_deep_as_a_row():

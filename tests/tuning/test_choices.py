@@ -37,9 +37,25 @@ def test_whatever_is_tried_is_read_back():
         ("Vector((2, 2048, 1), (8, 1024, 3, 4))", TuningError),
         ("Vector((3, 2048, 1, 4), (8, 1024, 3, 4))", TuningError),
         ("Vector(2, 3)", TuningError),
+        ("Vector((2, 8, 1, 4), (8, 1024, 3, 4))", TuningError),
+        ("Vector((2, 2048, 13, 4), (8, 1024, 3, 4))", TuningError),
+        ("Vector((2, 2048, 0, 4), (8, 1024, 3, 4))", TuningError),
+        ("Vector((2, 2048, 1, 4), (8, 1024, 3, 64))", TuningError),
+        ("Vector((2, 2048, 1, 4), (8, 1024, 3, 3))", TuningError),
+        ("Vector((2, 2097152, 1, 4), (8, 1024, 3, 4))", TuningError),
+        ("Product(group=1025)", TuningError),
         (repr(STREAMED).replace("rows=16", "rows=24"), TuningError),
         (repr(STREAMED).replace("rows=16", "rows=0"), TuningError),
+        (repr(STREAMED).replace("rows=16", "rows=8"), TuningError),
+        (repr(STREAMED).replace("more=0", "more=8"), TuningError),
+        (repr(STREAMED).replace("more=0", "more=-16"), TuningError),
+        (repr(STREAMED).replace("8, 128, 3", "8, 8, 3"), TuningError),
+        (repr(STREAMED).replace("8, 128, 3", "8, 128, 13"), TuningError),
+        (repr(STREAMED).replace("8, 128, 3", "8, 128"), TuningError),
+        (repr(STREAMED).replace("8, 128, 3", "3, 128, 3"), TuningError),
         (repr(STREAMED).replace("warps=1", "warps=-1"), TuningError),
+        (repr(STREAMED).replace("warps=1", "warps=64"), TuningError),
+        (repr(STREAMED).replace("warps=1", "warps=3"), TuningError),
         (repr(STREAMED).replace("8, 128, 3", "8, 128, True"), TuningError),
         (repr(STREAMED).replace("more=0", "more=None"), TuningError),
         (repr(STREAMED).replace("tma=False", "tma='no'"), TuningError),
@@ -49,6 +65,21 @@ def test_what_is_no_choice_is_refused(text, error, unchecked):
     with pytest.raises(error) as raised:
         read_choice(text)
     assert isinstance(raised.value, MoesaicError)
+
+
+def test_the_bounds_themselves_are_taken():
+    for text in (
+        *("Product(group=1024)", "Product(group=1)", "Vector((1, 16, 12, 32), (1, 16, 1, 1))"),
+        "Streamed(16, 16, (1, 16, 12), (1, 16, 1), 32, True, True)",
+    ):
+        assert eval(repr(read_choice(text))) == read_choice(text)  # noqa: S307
+
+
+def test_a_number_out_of_bounds_is_named_with_what_is_needed():
+    with pytest.raises(TuningError, match=r"Vector.down\[3\] is 64, but it needs at most 32"):
+        Vector((2, 2048, 1, 4), (8, 1024, 3, 64))
+    with pytest.raises(TuningError, match=r"Streamed.more is 8, but it needs 0 or at least 16"):
+        Streamed(16, 8, (8, 128, 3), (8, 128, 3), warps=1, swap=False, tma=False)
 
 
 def test_what_a_layout_can_be_computed_by():

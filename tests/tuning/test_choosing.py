@@ -54,6 +54,12 @@ def test_a_form_that_the_backend_lacks_is_an_error():
         lambda: CostModel(products=1),
         lambda: Always("Product()"),
         lambda: Tuned(directory=3),
+        lambda: Tuned(directory=""),
+        lambda: task(problem="mixtral"),
+        lambda: task(machine="h200"),
+        lambda: Task(7, HopperGrouped.forms, QWEN3, H200),
+        lambda: Task("hopper_grouped", (PRODUCT,), QWEN3, H200),
+        lambda: Task("hopper_grouped", Streamed, QWEN3, H200),
     ],
 )
 def test_what_is_no_rule_is_refused(wrong, unchecked):
@@ -118,7 +124,7 @@ def test_files_are_read_when_it_is_bound_and_never_again(tuned, tmp_path):
 
 def test_there_is_nothing_to_be_found_wherever_it_points(tmp_path):
     (tmp_path / "file").write_text("no directory")
-    for place in (tmp_path / "file", tmp_path / "nowhere", tmp_path / "file" / "below"):
+    for place in (tmp_path / "file", tmp_path / "nowhere", tmp_path / "file" / "below", tmp_path / ("x" * 300)):
         assert Tuned(str(place)).chooser(task())(64) == choose(QWEN3, H200, 64)
 
 

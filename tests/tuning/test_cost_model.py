@@ -6,8 +6,10 @@ import pytest
 
 from moesaic import BatchedExperts, GroupedContiguous, PaddedStandard, Problem, ReLU2, SwiGLU, known_machine
 from moesaic.backends import HopperGrouped, TritonGrouped
+from moesaic.errors import TuningError
 from moesaic.models import MODELS
-from moesaic.tuning import Product, Streamed, Vector, choose
+from moesaic.tuning import Product, Streamed, Vector, choose, products
+from moesaic.tuning.strips import strips
 from tests.tuning.examples import H200, QWEN3, SHAPES, layer
 
 ONE = Vector((2, 2048, 1, 4), (8, 1024, 3, 4))
@@ -115,6 +117,43 @@ def test_two_experts_alone_do_not_fill_the_machine_with_wide_tiles():
     assert choose(slice_, smaller, 16) == T20
 
 
+def test_a_choice_may_leave_almost_half_of_the_machine_idle():
+    """112 programs of T20; narrower tiles begin where they are less than half of the multiprocessors."""
+    slice_ = Problem(num_experts=2, top_k=2, hidden_size=7168, intermediate_size=4096, activation=SwiGLU())
+    assert choose(slice_, dataclasses.replace(H200, processors=224), 16) == T20
+    assert choose(slice_, dataclasses.replace(H200, processors=226), 16) == T8
+
+
+@pytest.mark.parametrize("rows", [0, -3, 1.5, True, None, "64"])
+def test_what_is_no_number_of_rows_is_refused(rows, unchecked):
+    with pytest.raises(TuningError, match="num_rows"):
+        choose(QWEN3, H200, rows)
+
+
+def test_products_are_never_chosen_below_the_rows_that_memory_is_stated_for(monkeypatch):
+    """On a GPU whose memory is more than twice as fast as an H200's."""
+    assert products.mean_rows(H200) == 64
+    monkeypatch.setattr(products, "bandwidth_of_one", lambda machine: 3 * products.H200)
+    assert products.mean_rows(H200) == products.LEAST_MEAN_ROWS == 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens", "vector"),
+    [
+        ({"intermediate_size": 8192}, 1, Vector((2, 2048, 1, 4), (4, 2048, 3, 8))),
+        ({"intermediate_size": 8184}, 1, ONE),
+        ({"hidden_size": 2048}, 1, ONE),
+        ({"hidden_size": 2040}, 1, Vector((16, 256, 4, 4), (8, 1024, 3, 4))),
+        ({"hidden_size": 3072}, 1, Vector((2, 1024, 1, 2), (8, 1024, 3, 4))),
+        ({"hidden_size": 3072}, 2, Vector((2, 1024, 1, 2), (4, 1024, 4, 4))),
+        ({"hidden_size": 4096}, 2, ONE),
+    ],
+    ids=str,
+)
+def test_strips_of_other_sizes(changes, tokens, vector):
+    assert strips(dataclasses.replace(QWEN3, **changes), tokens) == vector
+
+
 def test_tokens_that_share_experts_are_ordered_sooner():
     """One expert: two tokens read it twice."""
     alone = Problem(num_experts=1, top_k=1, hidden_size=4096, intermediate_size=4096, activation=SwiGLU())
@@ -140,7 +179,6 @@ def test_every_known_model_has_a_choice_for_every_size_on_every_gpu(unchecked):
 def test_the_sizes_of_a_product_are_those_of_its_kernel():
     pytest.importorskip("triton")
     from moesaic.kernels import hopper_form  # noqa: PLC0415
-    from moesaic.tuning import products  # noqa: PLC0415
 
     assert (products.ROWS, products.COLUMNS, products.DEPTH) == (
         hopper_form.ROWS,

@@ -4,6 +4,7 @@ import itertools
 import weakref
 
 import pytest
+import torch
 
 from moesaic.errors import TuningError
 from moesaic.tuning import Bench, Budget, Fastest, Product, fastest
@@ -61,6 +62,55 @@ def test_a_wrong_choice_never_wins_and_is_never_timed():
 def test_a_default_that_is_wrong_is_an_error():
     with pytest.raises(TuningError, match=r"own choice Product\(gather=True, group=8\) .*: all zeros"):
         Told({DEFAULT: 3.0, A: 1.0}, {DEFAULT: "all zeros"}).search(DEFAULT, A)
+
+
+def test_without_a_candidate_there_is_nothing_to_be_found():
+    with pytest.raises(TuningError, match="no candidate"):
+        Told({}).search()
+
+
+def test_the_middle_of_several_times_counts_not_the_best():
+    """A is once in a while very fast, as a timer may err; B is faster as a rule."""
+    rarely = (2.1, 0.5, 2.1, 2.1, 2.1)
+    assert Told({DEFAULT: 3.0, A: rarely, B: 2.0}).search(DEFAULT, A, B).choice == B
+    seldom = (0.1, 9.0, 9.0, 9.0, 9.0)
+    bench = Told({DEFAULT: 2.0, A: seldom})
+    assert bench.search(DEFAULT, A).choice == DEFAULT
+    assert bench.calls.count(A) == SCREENED
+
+
+class Small(Told):
+    """Has memory for so many timers at a time, and none for a check of `large`."""
+
+    def __init__(self, times, room=99, large=None):
+        super().__init__(times)
+        self.room, self.large = room, large
+
+    def fault(self, choice):
+        if choice == self.large:
+            raise torch.OutOfMemoryError("CUDA out of memory.\nTried")
+        return super().fault(choice)
+
+    def timer(self, choice):
+        if sum(ref() is not None for ref in self.timers) == self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().timer(choice)
+
+
+def test_a_choice_that_does_not_fit_loses():
+    found = Small({DEFAULT: 3.0, A: 1.0, B: 2.0}, large=A).search(DEFAULT, A, B)
+    assert found == Fastest(B, 2.0, 3.0, ((A, "it does not run: CUDA out of memory. Tried"),))
+
+
+def test_a_finalist_that_does_not_fit_beside_faster_ones_loses():
+    found = Small({DEFAULT: 3.0, A: 2.0, B: 1.9}, room=2).search(DEFAULT, A, B)
+    assert found == Fastest(B, 1.9, 3.0, ((A, "it does not run: CUDA out of memory"),))
+
+
+@pytest.mark.parametrize("small", [{"large": DEFAULT}, {"room": 0}], ids=str)
+def test_a_default_that_does_not_fit_is_the_devices_own_error(small):
+    with pytest.raises(torch.OutOfMemoryError):
+        Small({DEFAULT: 3.0, A: 1.0}, **small).search(DEFAULT, A)
 
 
 def test_the_default_stays_unless_beaten_by_more_than_its_spread():

@@ -36,6 +36,17 @@ def test_entries_are_sorted_and_unique():
         table(entries=(ENTRIES[0], dataclasses.replace(ENTRIES[0], choice=STREAMED)))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"backend": 7}, {"origin": "h200"}, {"problem": None}, {"entries": ENTRIES[0]}, {"entries": (1,)}],
+    ids=str,
+)
+def test_what_is_no_table_is_refused_when_it_is_built(changes, unchecked):
+    [name] = changes
+    with pytest.raises(TuningError, match=f"Table.{name} is"):
+        table(**changes)
+
+
 def test_new_entries_come_over_old_ones():
     new = table(entries=(Entry(8, VECTOR, 1.0, 2.0), Entry(16, STREAMED, 1.0, 2.0)))
     assert [entry.rows for entry in new.over(table()).entries] == [1, 8, 16, 512, 1024]
@@ -107,6 +118,9 @@ def elsewhere(**changes):
         (elsewhere(architecture="sm_100"), "device NVIDIA H200 (sm_90"),
         (elsewhere(name="NVIDIA H200 MIG 1g.18gb", processors=16), "16 multiprocessors"),
         (elsewhere(name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 2**30), "80 GiB"),
+        (elsewhere(name="NVIDIA H100 NVL", memory_bytes=94 * 2**30), "94 GiB"),
+        (elsewhere(memory_bytes=round(H200.memory_bytes * 0.94)), "multiprocessors"),
+        (elsewhere(memory_bytes=round(H200.memory_bytes * 1.06)), "multiprocessors"),
     ],
     ids=str,
 )
@@ -120,6 +134,8 @@ def test_every_part_of_the_origin_is_in_the_key(origin, named):
     [
         elsewhere(name="NVIDIA H200 NVL"),
         elsewhere(memory_bytes=H200.memory_bytes - 2 * 2**30),
+        elsewhere(memory_bytes=round(H200.memory_bytes * 0.96)),
+        elsewhere(memory_bytes=round(H200.memory_bytes * 1.04)),
         elsewhere(packages=(("torch", "2.11.0+cu126"), ("triton", "3.6.0+git1"), ("numba", "1.0"))),
     ],
     ids=str,

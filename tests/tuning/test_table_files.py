@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from moesaic.errors import TuningError
 from moesaic.machine import user_cache
 from moesaic.tuning import Entry, Product, TableFiles, read_table, write_table, written
 from moesaic.tuning.table_files import SHIPPED, file_of, user_tables
@@ -88,6 +89,39 @@ def test_the_users_entries_come_before_the_shipped_ones(tmp_path):
     assert (answer.table.at(8), answer.table.at(1024)) == (VECTOR, Product(group=16))
 
 
+def test_the_users_entries_come_before_shipped_ones_of_a_nearer_device(tmp_path):
+    nvl = dataclasses.replace(ORIGIN, device="NVIDIA H200 NVL")
+    mine = write_table(tmp_path / "mine", table(entries=(Entry(8, VECTOR, 1.0, 2.0),), origin=nvl))
+    answer = found(tmp_path / "mine", write_table(tmp_path / "shipped", table()).parent)
+    assert answer.files[0] == mine
+    assert answer.table.at(8) == VECTOR
+
+
+def test_a_directory_that_is_given_twice_is_looked_at_once(tmp_path):
+    path = write_table(tmp_path / "one", table())
+    (tmp_path / "link").symlink_to(path.parent)
+    again = (path.parent, path.parent, tmp_path / "one" / ".." / "one", tmp_path / "link")
+    assert found(*again).files == (path,)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"], ids=["long", "null"])
+def test_a_directory_that_cannot_be_is_ignored_with_the_reason(tmp_path, name):
+    path = write_table(tmp_path, table())
+    answer = found(Path(name), tmp_path)
+    assert answer.files == (path,)
+    [(ignored, why)] = answer.ignored
+    assert ignored == Path(name)
+    assert why.startswith("cannot be read: ")
+
+
+def test_what_is_on_the_disk_is_whole_before_it_has_its_name(tmp_path, monkeypatch):
+    """A crash of the machine right after must not leave an empty file under it."""
+    sizes = []
+    monkeypatch.setattr(os, "fsync", lambda number: sizes.append(os.fstat(number).st_size))
+    path = write_table(tmp_path, table())
+    assert sizes == [path.stat().st_size]
+
+
 def test_a_table_of_this_very_device_is_nearer(tmp_path):
     """Both are of the same GPU by another name."""
     nvl = dataclasses.replace(ORIGIN, device="NVIDIA H200 NVL")
@@ -102,7 +136,8 @@ DAMAGED = {
     "empty": lambda path: path.write_text(""),
     "cut": lambda path: path.write_bytes(path.read_bytes()[:200]),
     "binary": lambda path: path.write_bytes(b"\xff\xfe\x00"),
-    "newer": lambda path: path.write_text(path.read_text().replace('"format": 1', '"format": 2')),
+    "another kind of format": lambda path: path.write_text(path.read_text().replace('"format": 1', '"format": "1"')),
+    "no object": lambda path: path.write_text("[2]"),
     "code": lambda path: path.write_text(path.read_text().replace("Problem(", "open(")),
     "directory": lambda path: (path.unlink(), path.mkdir()),
 }
@@ -123,6 +158,50 @@ def test_a_damaged_table_is_ignored_and_can_be_replaced(tmp_path, damage, unchec
         write_table(tmp_path, table())
         assert found(tmp_path).table == table()
     assert len(list(tmp_path.iterdir())) == 1
+
+
+NEW = (Entry(4, VECTOR, 1.0, 2.0),)
+
+
+def test_a_table_in_the_format_of_another_moesaic_is_never_overwritten(tmp_path):
+    path = write_table(tmp_path, table())
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    before = path.read_bytes()
+    with pytest.raises(TuningError, match=r"-E128-.*json is a table in the format 2, .* writes 1: move it away"):
+        write_table(tmp_path, table(entries=NEW))
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (before, [path])
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (table(origin=dataclasses.replace(ORIGIN, torch="9.9")), "another torch 9.9, not 2.11.0: move it away"),
+        (table(origin=dataclasses.replace(ORIGIN, device="NVIDIA H200 NVL")), "another device of the same kind"),
+        (table(backend="triton_grouped"), "another backend triton_grouped"),
+        (table(problem=layer("qwen3_30b", bias=True)), "another bias True, not False"),
+    ],
+    ids=["torch", "device", "backend", "problem"],
+)
+def test_a_table_of_something_else_under_this_ones_name_is_never_overwritten(tmp_path, other, named):
+    """As after a file was renamed by hand."""
+    path = write_table(tmp_path, table())
+    path.write_text(written(other))
+    with pytest.raises(TuningError, match=named):
+        write_table(tmp_path, table(entries=NEW))
+    assert (read_table(path.read_text()), list(tmp_path.iterdir())) == (other, [path])
+
+
+def test_a_file_that_cannot_be_read_now_is_not_overwritten(tmp_path, monkeypatch):
+    path = write_table(tmp_path, table())
+
+    def broken(*_, **__):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", broken)
+        with pytest.raises(OSError, match="Input/output error"):
+            write_table(tmp_path, table(entries=NEW))
+    assert (read_table(path.read_text()), list(tmp_path.iterdir())) == (table(), [path])
 
 
 @pytest.mark.parametrize("step", ["replace", "fsync"])
@@ -192,6 +271,8 @@ def test_the_users_directory_is_where_xdg_has_it(monkeypatch, stated, wanted):
     assert user_tables() == user_cache() / "moesaic" / "tables"
     assert TableFiles.of().directories == (user_tables(), SHIPPED)
     assert TableFiles.of("elsewhere").directories == (Path("elsewhere"), SHIPPED)
+    assert TableFiles.of("~/tables").directories == (Path("/home/somebody/tables"), SHIPPED)
+    assert TableFiles.of("~nobody-of-that-name/x").directories == (Path("~nobody-of-that-name/x"), SHIPPED)
 
 
 def test_what_is_shipped_is_whole_and_rightly_named():

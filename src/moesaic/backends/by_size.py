@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 
 from moesaic.backends.chosen_weights import ChosenWeights
+from moesaic.backends.device_weights import DeviceWeights
 from moesaic.backends.hopper_products import product_rows, product_tokens
+from moesaic.backends.launch_faults import launch_faults, raise_if_launching
 from moesaic.backends.triton_streamed import streamed_rows, streamed_tokens, vector_tokens
+from moesaic.backends.triton_tilings import Launch
 from moesaic.batches import BatchedBatch, GroupedBatch, Routing
 from moesaic.errors import BatchError
 from moesaic.problem import Problem
@@ -20,19 +23,33 @@ def compute_tokens(hidden_states: Tensor, routing: Routing, prepared: ChosenWeig
     if num_tokens * slots == 0:
         return torch.zeros_like(hidden_states, memory_format=torch.contiguous_format)
     # With fewer slots than K it is chosen as for so many fewer tokens: pairs are what counts.
-    launch = prepared.launch(num_tokens if slots == problem.top_k else -(-num_tokens * slots // problem.top_k))
-    if isinstance(launch, Product):
-        return product_tokens(hidden_states, routing, prepared.weights, problem, launch)
-    if isinstance(launch, tuple):
-        return vector_tokens(hidden_states, routing, prepared.weights, problem, launch)
-    return streamed_tokens(hidden_states, routing, prepared.weights, problem, launch)
+    num_rows = num_tokens if slots == problem.top_k else -(-num_tokens * slots // problem.top_k)
+    launch = prepared.launch(num_rows)
+    try:
+        if isinstance(launch, Product):
+            return product_tokens(hidden_states, routing, prepared.weights, problem, launch)
+        if isinstance(launch, tuple):
+            return vector_tokens(hidden_states, routing, prepared.weights, problem, launch)
+        return streamed_tokens(hidden_states, routing, prepared.weights, problem, launch)
+    except launch_faults() as fault:
+        raise_if_launching(fault, prepared.chooser(num_rows), problem, hidden_states.device)
+        raise
 
 
 def compute_rows(batch: GroupedBatch | BatchedBatch, prepared: ChosenWeights, problem: Problem) -> Tensor:
     """Rows that lie in expert order already, in place."""
-    launch = prepared.launch(batch.rows.numel() // problem.hidden_size)
+    num_rows = batch.rows.numel() // problem.hidden_size
+    launch = prepared.launch(num_rows)
+    try:
+        return _rows(batch, prepared.weights, problem, launch)
+    except launch_faults() as fault:
+        raise_if_launching(fault, prepared.chooser(num_rows), problem, batch.rows.device)
+        raise
+
+
+def _rows(batch: GroupedBatch | BatchedBatch, weights: DeviceWeights, problem: Problem, launch: Launch) -> Tensor:
     if isinstance(launch, Product) and isinstance(batch, GroupedBatch):
-        return product_rows(batch, prepared.weights, problem, launch)
+        return product_rows(batch, weights, problem, launch)
     if isinstance(launch, Product | tuple):
         raise BatchError(f"rows of {batch.layout!r} cannot be computed by {launch!r}: bind with another choice")
-    return streamed_rows(batch, prepared.weights, problem, launch)
+    return streamed_rows(batch, weights, problem, launch)

@@ -48,8 +48,10 @@ def _tiled(code: str, granularity: Granularity, scale: str, *, zero_point: bool)
             return StoredForm(code, 1, columns, scale, zero_point)
         case PerBlock(rows=rows, columns=columns):
             return StoredForm(code, rows, columns, scale, zero_point)
-        case _:
+        case PerTensor():
             return StoredForm(code, 0, 0, scale, zero_point)
+        case _:
+            return None
 
 
 def rounded_form(stored: Format) -> RoundedForm | None:

@@ -15,6 +15,7 @@ from moesaic.backends.capabilities import Capabilities, Reason, ReasonCode, Requ
 from moesaic.backends.coded_products import coded_bytes, coded_rows, coded_tokens, multiplies_codes
 from moesaic.backends.expanded_products import expanded_bytes, expanded_tokens
 from moesaic.backends.hopper_products import ALIGNMENT
+from moesaic.backends.launch_faults import naming_launches
 from moesaic.backends.nibble_products import multiplies_nibbles, nibble_bytes, nibble_rows, nibble_tokens
 from moesaic.backends.stored_products import in_place, stored_bytes, takes_codes, tokens
 from moesaic.backends.stored_weights import StoredWeights
@@ -97,6 +98,7 @@ class TritonQuantized(Backend[StoredWeights]):
         return prepared.tensors
 
     @override
+    @naming_launches
     @torch.no_grad()
     def run(self, batch: Batch, prepared: StoredWeights, problem: Problem) -> Tensor:
         rows = batch.rows

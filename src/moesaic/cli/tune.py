@@ -23,7 +23,14 @@ from moesaic.cli.source_commit import source_commit
 from moesaic.cli.synthetic_layer import random_weights
 from moesaic.cli.tune_bench import Layer
 from moesaic.cli.tune_layer import Means, tune_layer
-from moesaic.cli.tune_problems import asked_problems, backend_for, check_can_measure, check_memory, writable
+from moesaic.cli.tune_problems import (
+    asked_problems,
+    backend_for,
+    check_can_measure,
+    check_memory,
+    lacks_memory,
+    writable,
+)
 from moesaic.cli.tune_report import COLUMNS, TunedLayer, notes
 from moesaic.machine import Machine
 from moesaic.problem import Problem
@@ -68,6 +75,8 @@ def tune(
         print_note("moesaic: interrupted; what is complete is kept")
         _print(found, machine, as_json=as_json)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except torch.OutOfMemoryError as fault:
+        raise lacks_memory(fault) from fault
     _print(found, machine, as_json=as_json)
 
 

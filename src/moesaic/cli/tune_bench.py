@@ -17,6 +17,7 @@ from moesaic.cli.agreement import defined_rows
 from moesaic.cli.clocks import Clock
 from moesaic.conformance.noise import Deviation, deviation
 from moesaic.conformance.tolerance import tolerance
+from moesaic.errors import LaunchError
 from moesaic.layer import Experts, bind
 from moesaic.machine import Machine
 from moesaic.problem import Problem
@@ -91,8 +92,8 @@ class LayerBench(Bench):
         experts = self.layer.by(choice)
         try:
             return self.expected.fault(experts(self.batch))
-        except _launch_faults(self.batch.rows.device) as fault:
-            return f"it does not run: {' '.join(str(fault).split())}"
+        except LaunchError as fault:  # it asks for more than the device has; anything else is a fault of moesaic
+            return f"it does not run: {fault}"
 
     @override
     @torch.no_grad()
@@ -107,12 +108,3 @@ def _only(batch: Batch, rows: Tensor) -> Batch:
         return batch
     routing = Routing(batch.routing.topk_ids[rows], batch.routing.topk_weights[rows])
     return replace(batch, hidden_states=batch.hidden_states[rows], routing=routing)
-
-
-def _launch_faults(device: torch.device) -> tuple[type[Exception], ...]:
-    """What a choice that asks for more than a device has raises; anything else is a fault of moesaic."""
-    if device.type != "cuda":
-        return (torch.OutOfMemoryError,)
-    from triton.errors import TritonError  # noqa: PLC0415
-
-    return (torch.OutOfMemoryError, TritonError)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -14,6 +14,7 @@ from moesaic.cli.clocks import Clock
 from moesaic.cli.synthetic_layer import random_batch
 from moesaic.cli.tune_bench import Expected, Layer, LayerBench
 from moesaic.tuning import Budget, Choice, Entry, Fastest, Origin, Table, TableFiles, candidates, fastest, write_table
+from moesaic.tuning.table_files import kept
 
 
 @final
@@ -65,16 +66,18 @@ def tune_layer(
             yield Size(tokens, rows, None)
             continue
         entry = Entry(rows, best.choice, best.seconds * 1e6, best.default_seconds * 1e6)
-        table = Table(table.backend, table.problem, table.origin, (entry,)).over(table)
-        yield Size(tokens, rows, entry, write_table(means.directory, table), best.refused)
+        new = replace(table, entries=(entry,))
+        table = new.over(table)
+        # The new entry alone: the others may be of a device of another name, or older than what is there by now.
+        yield Size(tokens, rows, entry, write_table(means.directory, new), best.refused)
 
 
 def _known(layer: Layer, means: Means) -> Table:
-    """What the directory's tables have for this layer here."""
+    """What the directory's tables have for this layer here; raises if what is measured could not be written there."""
     name, problem, origin = layer.backend.name, layer.problem, Origin.of(layer.machine)
-    empty = Table(name, problem, origin)
+    own = kept(means.directory, Table(name, problem, origin))
     there = TableFiles((means.directory,)).find(name, problem, origin).table
-    return empty if there is None else empty.over(there)
+    return own if there is None else own.over(there)
 
 
 def _fastest(layer: Layer, batch: Batch, means: Means, budget: Budget, told: Callable[[float], None]) -> Fastest | None:

@@ -14,10 +14,12 @@ from moesaic.backends.tunable import Tunable
 from moesaic.cli.machine import describe
 from moesaic.cli.problem_options import AskedProblem
 from moesaic.errors import MachineError, ParseError
+from moesaic.layouts import BatchedExperts, GroupedContiguous
 from moesaic.machine import Machine
 from moesaic.problem import Problem
 from moesaic.resolve import resolve
 from moesaic.tuning.search import FINALISTS
+from moesaic.tuning.table_files import expanded
 
 TUNABLE: tuple[Tunable, ...] = (HopperGrouped(), TritonGrouped())
 """The backends that choose by size, best first."""
@@ -53,8 +55,9 @@ def backend_for(problem: Problem, machine: Machine) -> Tunable:
 
 def check_memory(backend: Tunable, problem: Problem, device: torch.device, most_tokens: int) -> None:
     """Raise MachineError if the weights and the graphs that are timed in turns do not fit."""
-    rows = most_tokens if problem.layout.has_routing else most_tokens * problem.top_k
-    calls = (FINALISTS + 2) * backend.workspace(problem, rows)
+    rows = most_rows(problem, most_tokens)
+    batch = rows * problem.hidden_size * problem.dtype.itemsize
+    calls = (FINALISTS + 2) * backend.workspace(problem, rows) + batch
     needed, free = problem.weight_bytes + calls, torch.cuda.mem_get_info(device)[0]
     if needed > free:
         raise MachineError(
@@ -64,8 +67,28 @@ def check_memory(backend: Tunable, problem: Problem, device: torch.device, most_
         )
 
 
+def most_rows(problem: Problem, num_tokens: int) -> int:
+    """The most rows that the layer sees of so many tokens, however they are routed; their padding is counted."""
+    match problem.layout:
+        case BatchedExperts():  # an expert that all tokens choose gives every expert's slab its height
+            return problem.num_experts * num_tokens
+        case GroupedContiguous(alignment=alignment):
+            return num_tokens * problem.top_k + problem.num_experts * (alignment - 1)
+        case _:
+            return num_tokens if problem.layout.has_routing else num_tokens * problem.top_k
+
+
+def lacks_memory(fault: torch.OutOfMemoryError) -> MachineError:
+    """What to raise where the memory does not suffice after all: for the oracle, or for the cost model's choice."""
+    return MachineError(
+        f"the device's memory does not suffice: {fault}; what was complete is kept: ask for fewer --tokens, or for the "
+        "experts of one rank with --experts"
+    )
+
+
 def writable(directory: Path) -> Path:
-    """`directory`, made if it is not there; raises ParseError if nothing can be written there."""
+    """`directory`, made if it is not there; raises ParseError if nothing can be written there. `~` is the home."""
+    directory = expanded(str(directory))
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as fault:

@@ -178,7 +178,8 @@ def _vector_up(
             values = evaluate(EXPRESSION, (first, second), constants, PER_EXPERT, expert)
         else:
             values = evaluate(EXPRESSION, (first,), constants, PER_EXPERT, expert)
-        tl.store(inner_rows + pair * I + column, values.to(inner_rows.dtype.element_ty), mask=there)
+        # 2^31 inner values are 2^19 pairs of an expert with 4096: a scalar, so that wider costs nothing.
+        tl.store(inner_rows + pair.to(tl.int64) * I + column, values.to(inner_rows.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -203,7 +204,7 @@ def _down_row(
     expert = tl.load(ids + pair)
     active = (expert >= 0) & (expert < E)
     mask = (inner < I - start) & active
-    row = tl.load(inner_rows + pair * I + start + inner, mask=mask, other=0.0).to(tl.float32)
+    row = tl.load(inner_rows + pair.to(tl.int64) * I + start + inner, mask=mask, other=0.0).to(tl.float32)
     if WEIGHTED:
         row = row * tl.load(topk_weights + pair, mask=active, other=0.0)
     return row[None, :]

@@ -9,6 +9,7 @@ Product(gather=False, group=8)
 >>> always_products, never_products = HopperGrouped(Always(Product())), HopperGrouped(CostModel(products=False))
 """
 
+from moesaic.tuning.budget import Budget as Budget
 from moesaic.tuning.candidates import candidates as candidates
 from moesaic.tuning.choices import FORMS as FORMS
 from moesaic.tuning.choices import Choice as Choice
@@ -23,7 +24,6 @@ from moesaic.tuning.choosing import Task as Task
 from moesaic.tuning.cost_model import choose as choose
 from moesaic.tuning.origin import Origin as Origin
 from moesaic.tuning.search import Bench as Bench
-from moesaic.tuning.search import Budget as Budget
 from moesaic.tuning.search import Fastest as Fastest
 from moesaic.tuning.search import fastest as fastest
 from moesaic.tuning.table import Entry as Entry

@@ -32,7 +32,12 @@ _KNOWN: tuple[tuple[frozenset[str], float], ...] = (
 )
 """Words of a device's name, the first that are all in it, and bytes a second for each multiprocessor."""
 
-_BY_CAPABILITY = ((100, 0.89 * 8.0e12 / 148), (90, 0.89 * 3.35e12 / 132), (80, 0.89 * 1.0e12 / 108))
+_BY_CAPABILITY = (
+    (120, _REACHED * 1.792e12 / 170),  # cards with GDDR7, of which an RTX 5090 is the fastest
+    (100, _REACHED * 8.0e12 / 148),
+    (90, _REACHED * 3.35e12 / 132),
+    (80, _REACHED * 1.0e12 / 108),
+)
 """For a name that is not known: from this compute capability on."""
 
 

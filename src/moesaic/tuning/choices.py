@@ -1,21 +1,30 @@
 """Choice: by what form, and cut how, a number of rows is computed. Frozen, without tensors, written as its repr.
 
-Sizes are in elements. Which kernel each form runs is the backends' affair (`backends/triton_tilings.py`).
+Sizes are in elements, within `bounds.py`. Which kernel each form runs is the backends' affair
+(`backends/triton_tilings.py`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import final
 
 from typing_extensions import override
 
-from moesaic.checks import flag, whole_number
+from moesaic.checks import flag
 from moesaic.errors import ParseError, TuningError
 from moesaic.parsing import parse
 from moesaic.problem import Problem
+from moesaic.tuning.bounds import (
+    GROUP,
+    SIDE,
+    STAGES,
+    TENSOR_CORE_SIDE,
+    TENSOR_CORE_SIDE_OR_NONE,
+    WARPS,
+    checked_sizes,
+)
 
 
 @dataclass(frozen=True)
@@ -41,10 +50,8 @@ class Vector(Choice):
 
     def __post_init__(self) -> None:
         for name in ("up", "down"):
-            columns, depth, stages, warps = _sizes("Vector", name, getattr(self, name), 4)
-            for part in (columns, depth, warps):
-                _power_of_two("Vector", name, part)
-            object.__setattr__(self, name, (columns, depth, stages, warps))
+            sizes = checked_sizes("Vector", name, getattr(self, name), (SIDE, TENSOR_CORE_SIDE, STAGES, WARPS))
+            object.__setattr__(self, name, sizes)
 
     @override
     def computes(self, problem: Problem) -> bool:
@@ -70,16 +77,11 @@ class Streamed(Choice):
     tma: bool
 
     def __post_init__(self) -> None:
-        for name, least in (("rows", 1), ("more", 0), ("warps", 1)):
-            size = whole_number("Streamed", name, getattr(self, name), TuningError, at_least=least)
-            if size:
-                _power_of_two("Streamed", name, size)
-            object.__setattr__(self, name, size)
+        for name, bounds in (("rows", TENSOR_CORE_SIDE), ("more", TENSOR_CORE_SIDE_OR_NONE), ("warps", WARPS)):
+            object.__setattr__(self, name, bounds.checked("Streamed", name, getattr(self, name)))
         for name in ("up", "down"):
-            height, depth, stages = _sizes("Streamed", name, getattr(self, name), 3)
-            _power_of_two("Streamed", name, height)
-            _power_of_two("Streamed", name, depth)
-            object.__setattr__(self, name, (height, depth, stages))
+            sizes = checked_sizes("Streamed", name, getattr(self, name), (SIDE, TENSOR_CORE_SIDE, STAGES))
+            object.__setattr__(self, name, sizes)
         for name in ("swap", "tma"):
             flag("Streamed", name, getattr(self, name), TuningError)
 
@@ -108,7 +110,7 @@ class Product(Choice):
 
     def __post_init__(self) -> None:
         flag("Product", "gather", self.gather, TuningError)
-        object.__setattr__(self, "group", whole_number("Product", "group", self.group, TuningError))
+        object.__setattr__(self, "group", GROUP.checked("Product", "group", self.group))
 
     @override
     def computes(self, problem: Problem) -> bool:
@@ -132,14 +134,3 @@ def short(choice: Choice) -> str:
     values = {field.name: getattr(choice, field.name) for field in fields(choice)}
     said = [str(v) if not isinstance(v, bool) else name for name, v in values.items() if v is not False]
     return " ".join((choice.__class__.__name__, *said))
-
-
-def _sizes(owner: str, name: str, value: object, count: int) -> Sequence[int]:
-    if not isinstance(value, tuple) or len(value) != count:
-        raise TuningError(f"{owner}.{name} is {value!r}, but it needs {count} whole numbers, for instance (16, 128, 3)")
-    return [whole_number(owner, name, part, TuningError) for part in value]
-
-
-def _power_of_two(owner: str, name: str, size: int) -> None:
-    if size & (size - 1):
-        raise TuningError(f"{owner}.{name} holds {size}, but a kernel's sizes are powers of two")

@@ -35,6 +35,17 @@ class Task:
     problem: Problem
     machine: Machine
 
+    def __post_init__(self) -> None:
+        instance("Task", "backend", self.backend, str, TuningError, example='"triton_grouped"')
+        instance("Task", "problem", self.problem, Problem, TuningError, example="Problem(num_experts=8, ...)")
+        instance("Task", "machine", self.machine, Machine, TuningError, example='known_machine("h200")')
+        if not isinstance(self.forms, tuple) or not all(_is_form(form) for form in self.forms):
+            raise TuningError(f"Task.forms is {self.forms!r}, but it needs a tuple of forms, for instance (Streamed,)")
+
+
+def _is_form(form: object) -> bool:
+    return isinstance(form, type) and issubclass(form, Choice)
+
 
 @final
 @dataclass(frozen=True)

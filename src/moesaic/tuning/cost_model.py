@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from moesaic.checks import whole_number
+from moesaic.errors import TuningError
 from moesaic.machine import Machine
 from moesaic.problem import Problem
 from moesaic.tuning.bandwidth import bandwidth
@@ -30,8 +32,9 @@ def choose(
 ) -> Vector | Streamed | Product:
     """The form for `num_rows` rows, at least one: tokens in a layout with routing, else rows of all experts.
 
-    `forms`: those that the backend has, `Streamed` among them.
+    `forms`: those that the backend has, `Streamed` among them. Raises TuningError for a number that is no such one.
     """
+    num_rows = whole_number("choose", "num_rows", num_rows, TuningError)
     pairs = pairs_of(problem, num_rows)
     if Product in forms and pairs >= mean_rows(machine) * problem.num_experts:
         found = product(problem, pairs)

@@ -1,6 +1,7 @@
 """fastest: the fastest of several choices for one number of rows, each checked before it is timed.
 
-Nothing here knows a GPU or a clock: a `Bench` computes and times, and a `Budget` is told what time it is.
+Nothing here knows a GPU or a clock: a `Bench` computes and times, and a `Budget` is told what time it is. Only what all
+of torch's devices raise is known: `torch.OutOfMemoryError`, by which a choice loses.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
+from functools import partial
+from typing import TypeVar, final
 
-from moesaic.checks import finite_number
+import torch
+
 from moesaic.errors import TuningError
+from moesaic.tuning.budget import Budget
 from moesaic.tuning.choices import Choice
 
 SCREENED, ROUNDS = 5, 21
@@ -21,9 +25,11 @@ SCREENED, ROUNDS = 5, 21
 FINALISTS, NEAR = 4, 1.1
 """How many come to them beside the cost model's choice, and how much slower than the fastest they may be until then."""
 
+Found = TypeVar("Found")
+
 
 class Bench(ABC):
-    """One number of rows of one layer on one device."""
+    """One number of rows of one layer on one device. Any of it may raise torch.OutOfMemoryError."""
 
     @abstractmethod
     def fault(self, choice: Choice) -> str:
@@ -35,38 +41,6 @@ class Bench(ABC):
 
         What the timer holds (a graph and its memory) is released with it.
         """
-
-
-@final
-@dataclass(frozen=True)
-class Budget:
-    """Seconds from `begun` on, by the clock `now`."""
-
-    seconds: float
-    now: Callable[[], float]
-    begun: float
-
-    @classmethod
-    def of(cls, seconds: float, now: Callable[[], float]) -> Budget:
-        """A budget that begins to run."""
-        limit = finite_number("Budget", "seconds", seconds, TuningError)
-        if limit <= 0:
-            raise TuningError(f"Budget.seconds is {limit}, but it needs more than 0")
-        return cls(limit, now, now())
-
-    @property
-    def left(self) -> float:
-        """Seconds that are left; 0 or less if none are."""
-        return self.seconds - (self.now() - self.begun)
-
-    @property
-    def spent(self) -> bool:
-        """Whether no time is left."""
-        return self.left <= 0
-
-    def share(self, parts: int) -> Budget:
-        """The first of so many equal parts of what is left, from now on."""
-        return Budget(self.left / parts, self.now, self.now())
 
 
 @final
@@ -88,36 +62,72 @@ def fastest(
     Each candidate is checked, then timed alone; the best, and the first, are timed again in turns, so that a change of
     clock rate or heat meets all alike. To win, a candidate's median has to be below the time that nine of ten calls of
     the first one exceed. None if the budget is spent before that is known. `advance` is called after each candidate.
-    Raises TuningError if the first one, which runs without a table too, is wrong.
+    Raises TuningError if there is no candidate, or if the first one, which runs without a table too, is wrong;
+    torch.OutOfMemoryError if the memory does not suffice for the first one: any other is refused for that.
     """
+    if not candidates:
+        raise TuningError("there is no candidate to be measured: give the cost model's own choice first")
     default = candidates[0]
-    refused: list[tuple[Choice, str]] = []
+    refused: dict[Choice, str] = {}
     alone: dict[Choice, float] = {}
     for choice in candidates:
         if budget.spent:
             return None
-        fault = bench.fault(choice)
-        if fault and choice == default:
-            raise TuningError(f"the cost model's own choice {choice!r} is not to be used here: {fault}")
-        if fault:
-            refused.append((choice, fault))
+        found = _if_it_fits(partial(_screened, bench, choice), necessary=choice == default)
+        if isinstance(found, str):
+            refused[choice] = found
         else:
-            timer = bench.timer(choice)
-            alone[choice] = statistics.median(timer() for _ in range(SCREENED))
-            del timer
+            alone[choice] = found
+        if default in refused:
+            raise TuningError(f"the cost model's own choice {choice!r} is not to be used here: {found}")
         advance()
-    timers = {choice: bench.timer(choice) for choice in _finalists(default, alone)}
+    taken = _in_turns(bench, _finalists(default, alone), budget, refused)
+    if taken is None:
+        return None
+    medians = {choice: statistics.median(times) for choice, times in taken.items()}
+    best = min(medians, key=lambda choice: medians[choice])
+    if medians[best] >= _tenth(taken[default]):
+        best = default
+    return Fastest(best, medians[best], medians[default], tuple(refused.items()))
+
+
+def _in_turns(
+    bench: Bench, finalists: Sequence[Choice], budget: Budget, refused: dict[Choice, str]
+) -> dict[Choice, list[float]] | None:
+    """Seconds of each of `finalists` in each round; what does not fit beside those before it becomes `refused`."""
+    timers: dict[Choice, Callable[[], float]] = {}
+    for choice in finalists:  # the fastest first, since each holds a graph and its memory
+        timer = _if_it_fits(partial(bench.timer, choice), necessary=choice == finalists[0])
+        if isinstance(timer, str):
+            refused[choice] = timer
+        else:
+            timers[choice] = timer
     taken: dict[Choice, list[float]] = {choice: [] for choice in timers}
     for turn in range(ROUNDS):
         if budget.spent:
             return None
         for choice in sorted(timers, key=list(timers).index, reverse=turn % 2 == 1):
             taken[choice].append(timers[choice]())
-    medians = {choice: statistics.median(times) for choice, times in taken.items()}
-    best = min(medians, key=lambda choice: medians[choice])
-    if medians[best] >= _tenth(taken[default]):
-        best = default
-    return Fastest(best, medians[best], medians[default], tuple(refused))
+    return taken
+
+
+def _screened(bench: Bench, choice: Choice) -> float | str:
+    """The median of some calls, after which the timer and its graph are gone; or why `choice` is not to be used."""
+    fault = bench.fault(choice)
+    if fault:
+        return fault
+    timer = bench.timer(choice)
+    return statistics.median(timer() for _ in range(SCREENED))
+
+
+def _if_it_fits(call: Callable[[], Found], *, necessary: bool) -> Found | str:
+    """What `call` returns, or how the memory did not suffice, which is raised if that was `necessary`."""
+    try:
+        return call()
+    except torch.OutOfMemoryError as lack:
+        if necessary:
+            raise
+        return f"it does not run: {' '.join(str(lack).split())}"
 
 
 def _finalists(default: Choice, alone: dict[Choice, float]) -> list[Choice]:

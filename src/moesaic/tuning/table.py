@@ -50,6 +50,10 @@ class Table:
     entries: tuple[Entry, ...] = ()
 
     def __post_init__(self) -> None:
+        instance("Table", "backend", self.backend, str, TuningError, example='"triton_grouped"')
+        instance("Table", "origin", self.origin, Origin, TuningError, example="Origin.of(Machine.current())")
+        if not isinstance(self.entries, tuple) or not all(isinstance(entry, Entry) for entry in self.entries):
+            raise TuningError(f"Table.entries is {self.entries!r}, but it needs a tuple of Entry")
         instance("Table", "problem", self.problem, Problem, TuningError, example="Problem(num_experts=8, ...)")
         object.__setattr__(self, "problem", measured_problem(self.problem))
         ordered = tuple(sorted(self.entries, key=lambda entry: entry.rows))

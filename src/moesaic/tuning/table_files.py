@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from moesaic.errors import MoesaicError
+from moesaic.errors import MoesaicError, TuningError
 from moesaic.machine import user_cache
 from moesaic.problem import Problem
 from moesaic.tuning.origin import Origin
 from moesaic.tuning.table import Table
-from moesaic.tuning.table_text import read_table, written
+from moesaic.tuning.table_text import FORMAT, format_of, read_table, written
 
 SHIPPED = Path(__file__).parent / "tables"
 """Tables that come with the package."""
@@ -44,13 +44,13 @@ class TableFiles:
     @classmethod
     def of(cls, own: str | None = None) -> TableFiles:
         """`own`, by default the user's directory, before the shipped one."""
-        return cls((user_tables() if own is None else Path(own), SHIPPED))
+        return cls((user_tables() if own is None else expanded(own), SHIPPED))
 
     def find(self, backend: str, problem: Problem, origin: Origin) -> Found:
         """The tables for `problem` there; what cannot be read, or is of something else, is ignored with its reason."""
         fitting: list[tuple[Path, Table]] = []
         ignored: list[tuple[Path, str]] = []
-        for path in self._candidates(backend, problem):
+        for path in self._candidates(backend, problem, ignored):
             try:
                 table = read_table(path.read_text(encoding="utf-8"))
             except (OSError, ValueError, MoesaicError) as fault:
@@ -69,14 +69,28 @@ class TableFiles:
             merged = merged.over(table)
         return Found(merged, tuple(path for path, _ in fitting), tuple(ignored))
 
-    def _candidates(self, backend: str, problem: Problem) -> Iterator[Path]:
+    def _candidates(self, backend: str, problem: Problem, ignored: list[tuple[Path, str]]) -> Iterator[Path]:
+        """Files with a table of these sizes, each once; directories that cannot be listed become `ignored`."""
+        seen: set[str] = set()
         for directory in self.directories:
-            yield from sorted(directory.glob(f"{_sizes(backend, problem)}-*.json"))
+            try:
+                place, files = os.path.realpath(directory), sorted(directory.glob(f"{_sizes(backend, problem)}-*.json"))
+            except (OSError, ValueError) as fault:  # a name that no directory can have
+                ignored.append((directory, f"cannot be read: {fault}"))
+                continue
+            if place not in seen:
+                yield from files
+            seen.add(place)
 
 
 def user_tables() -> Path:
     """Where `moesaic tune` writes for this user, and backends look."""
     return user_cache() / "moesaic" / "tables"
+
+
+def expanded(directory: str) -> Path:
+    """`directory` with a leading ~ or ~name replaced, where there is such a user."""
+    return Path(os.path.expanduser(directory))  # noqa: PTH111 - never raises
 
 
 def file_of(table: Table) -> str:
@@ -89,12 +103,13 @@ def write_table(directory: Path, table: Table) -> Path:
     """Write `table`, entries that are there for other numbers of rows kept; other tables are never touched.
 
     The file appears whole or not at all, under its name only when it is on the disk: two writers at a time leave one's
-    table or the other's. Returns the file. Raises OSError where nothing can be written.
+    table or the other's. Returns the file. Raises OSError where nothing can be written, or what is there cannot be
+    read; TuningError where what is there is a table, but no such one (`kept`).
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / file_of(table)
     beside = directory / f".{path.stem}-{secrets.token_hex(8)}.unfinished"
-    text = written(_with_what_is_there(path, table))
+    text = written(kept(directory, table))
     try:
         with beside.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -106,13 +121,31 @@ def write_table(directory: Path, table: Table) -> Path:
     return path
 
 
-def _with_what_is_there(path: Path, table: Table) -> Table:
+def kept(directory: Path, table: Table) -> Table:
+    """`table`, and what its file in `directory` has for other numbers of rows; a damaged file has nothing.
+
+    Raises OSError if there is a file that cannot be read now, TuningError if it is in another written form, as of
+    another moesaic, or of something else, as one that was renamed: nobody measured these to be overwritten.
+    """
+    path = directory / file_of(table)
     try:
-        before = read_table(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, MoesaicError):  # nothing there, or nothing that anybody could use
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, UnicodeDecodeError):  # nothing there, or nothing that anybody could use
         return table
-    same = replace(before, entries=()) == replace(table, entries=())
-    return table.over(before) if same else table
+    form = format_of(text)
+    if form is not None and form != FORMAT:
+        raise TuningError(
+            f"{path} is a table in the format {form}, but this moesaic writes {FORMAT}: move it away, or give another "
+            "directory"
+        )
+    try:
+        before = read_table(text)
+    except (ValueError, MoesaicError):
+        return table
+    if replace(before, entries=()) != replace(table, entries=()):
+        against = "; ".join(before.differences(table.backend, table.problem, table.origin)) or "device of the same kind"
+        raise TuningError(f"{path} has this table's name, but is of another {against}: move it away")
+    return table.over(before)
 
 
 def _distance(measured: Origin, wanted: Origin) -> tuple[bool, bool]:

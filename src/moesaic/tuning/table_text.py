@@ -57,6 +57,16 @@ def read_table(text: str) -> Table:
     )
 
 
+def format_of(text: str) -> int | None:
+    """The number of the form that `text` is written in, also one that is not read here; None if it is no table."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    found = cast("dict[str, Any]", document).get("format") if isinstance(document, dict) else None
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
 def _parsed(text: str) -> object:
     try:
         return json.loads(text)

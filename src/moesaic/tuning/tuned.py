@@ -21,14 +21,14 @@ from moesaic.tuning.table_files import Found, TableFiles
 class Tuned(Choosing):
     """The tables in `directory`, by default the user's, and the shipped ones; looked up once, when a layer is bound.
 
-    A table serves only if it is of this backend, problem, device, torch, triton and moesaic. Any other is ignored, and
-    `moesaic explain` says why.
+    `directory` may begin with `~`. A table serves only if it is of this backend, problem, device, torch, triton and
+    moesaic. Any other is ignored, and `moesaic explain` says why.
     """
 
     directory: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.directory, str | None):
+        if not isinstance(self.directory, str | None) or self.directory == "":
             raise TuningError(f"Tuned.directory is {self.directory!r}, but it needs a path as a string, or None")
 
     @override
