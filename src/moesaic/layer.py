@@ -112,10 +112,15 @@ class Experts:
         problem, rows = self.problem, batch.rows
         if not problem.layout.accepts(batch.layout):
             raise BatchError(f"the batch is {batch.layout!r}, but the problem was bound with layout={problem.layout!r}")
-        if rows.shape[-1] != problem.hidden_size or rows.dtype != problem.dtype:
+        if rows.dtype != problem.dtype:
             raise BatchError(
-                f"the rows are {rows.dtype} with {rows.shape[-1]} columns, but the problem has dtype={problem.dtype} "
-                f"and hidden_size={problem.hidden_size}: convert the rows, or bind another problem"
+                f"the rows are {rows.dtype}, but the problem has dtype={problem.dtype}: convert the rows, or bind "
+                "another problem"
+            )
+        if rows.shape[-1] != problem.hidden_size:
+            raise BatchError(
+                f"the rows have {rows.shape[-1]} columns, but the problem has hidden_size={problem.hidden_size}: bind "
+                "another problem"
             )
         if rows.device != self._device:
             raise BatchError(
@@ -202,7 +207,8 @@ class MoE(nn.Module):
         instance("MoE", "router", router, Router, RouterError, example="SoftmaxTopK(8, 2)")
         instance("MoE", "dispatcher", dispatcher, Dispatcher, ProblemError, example="Local()")
         instance("MoE", "experts", experts, Experts, ProblemError, example="bind(problem, weights)")
-        dispatcher.agree(experts.problem.num_experts, _facts(experts))
+        chosen = {"router.top_k": str(router.stated("top_k"))}  # no call over padded ranks would notice
+        dispatcher.agree(experts.problem.num_experts, {**_facts(experts), **chosen})
         reachable = dispatcher.num_experts(experts.problem.num_experts)
         if router.stated("num_experts") not in (None, reachable):
             raise RouterError(

@@ -1,39 +1,16 @@
-"""Programs of the tests, started as processes that do not outlive them."""
+"""Programs of the tests that succeed, with or without Triton's interpreter."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).parents[2]
-LIMIT = 120
-"""Seconds until a program is given up."""
+from tests import rank_processes
 
 
-def started(*arguments, interpret=True):
-    """A program of this directory's package."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    environment.pop("TRITON_INTERPRET", None)
-    if interpret:
-        environment["TRITON_INTERPRET"] = "1"
-    command = [sys.executable, "-m", *arguments]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)  # noqa: S603
+def started(module, *arguments, interpret=True):
+    """`python -m module *arguments`."""
+    return rank_processes.started(module, *arguments, TRITON_INTERPRET="1" if interpret else None)
 
 
 def ended(processes):
-    """The lines that each wrote; no process outlives this."""
-    try:
-        found = [process.communicate(timeout=LIMIT) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    for process, (_, errors) in zip(processes, found, strict=True):
-        assert process.returncode == 0, errors[-3000:]
-    return [output.splitlines() for output, _ in found]
+    """The lines that each wrote."""
+    found = rank_processes.ended(processes)
+    for status, _, errors in found:
+        assert status == 0, errors[-3000:]
+    return [output.splitlines() for _, output, _ in found]

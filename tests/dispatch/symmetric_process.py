@@ -32,17 +32,20 @@ from tests.dispatch.fleets import NUM_EXPERTS
 from tests.dispatch.layers import INNER, calls, layer_problem, one_rank
 from tests.dispatch.plain_windows import Played, in_files, in_one_process
 from tests.dispatch.shards import shard
+from tests.dispatch.some_trials import NAMES, by_traffic
 
 AS_ARRIVED = AsArrived()
 MOST, HIDDEN, SLOTS = 3, 65, 8
 """Tokens a rank, columns and slots at most."""
 
 
-def tried(fleet, *which):
-    """The checks of the kit's trials of these numbers, all of which passed: the first nine are one of each check."""
+def tried(fleet, *names):
+    """The names of these checks, which passed on the first traffic of the kit, or on that of the number before `/`."""
     sizes = {"fleet": fleet, "hidden_sizes": (HIDDEN,), "max_tokens": MOST, "duplicate_ids": fleet.layout.has_routing}
     kit = type("Kit", (DispatcherConformance,), sizes)()
-    chosen = [trial for number, trial in enumerate(kit.trials()) if number in which]
+    wanted = [name.rpartition("/") for name in names]
+    traffics = by_traffic(kit.trials())
+    chosen = [trial for number, _, name in wanted for trial in traffics[int(number or 0)] if trial[0].name == name]
     for check, traffic in chosen:
         check.run(FleetSubject(fleet, torch.device("cpu")), traffic)
     return {check.name for check, _ in chosen}
@@ -64,9 +67,12 @@ def fleet(num_ranks, arrangement=AS_ARRIVED, **fields):
 
 def played():
     """A part of the kit on fleets of this process, every check of it."""
-    names = tried(fleet(1), 1, 27, 54, 72) | tried(fleet(3), 0, 7, 8) | tried(fleet(4), 1, 6, 81)
-    names |= tried(fleet(2, GroupedByExpert(alignment=4)), 1, 3, 8)
-    names |= tried(fleet(2, SlabPerExpert(weight_on_input=True), weight_on_input=True), 1, 2, 5, 8)
+    names = tried(fleet(1), "exactly_once", "3/undefined_rows", "6/interleaved", "8/ownership")
+    names |= tried(fleet(3), "every_pair", "float32_sum", "equals_one_rank", "nan_tokens")
+    names |= tried(fleet(4), "exactly_once", "ownership", "9/float32_sum")
+    names |= tried(fleet(2, GroupedByExpert(alignment=4)), "exactly_once", "garbage_ids", "equals_one_rank")
+    slabs = fleet(2, SlabPerExpert(weight_on_input=True), weight_on_input=True)
+    names |= tried(slabs, "exactly_once", "undefined_rows", "two_runs", "equals_one_rank")
     sys.stdout.write(" ".join(sorted(names)) + "\n")
 
 
@@ -106,12 +112,8 @@ def bits():
     sys.stdout.write("same bits\n")
 
 
-def ahead():
-    """Rank 0 sends its next tokens before rank 1 has looked at the first; neither loses any."""
-    placement, handed = Placement.contiguous(5, 2), [calls([MOST, MOST]), calls([1, 2], seed=1)]
-    wanted = [Played(num_experts=5, num_ranks=2, dispatchers=dispatchers(placement)).dispatch_all(h) for h in handed]
-    given = dispatchers(placement)
-    first, second = ([d.token_exchange(*call) for d, call in zip(given, each, strict=True)] for each in handed)
+def race(first, second):
+    """Rank 0 sends in its second exchange before rank 1 has looked at what came in the first."""
     first[0].run(receive=False)
     first[1].run(receive=False)
     first[0].run(send=False)
@@ -119,12 +121,38 @@ def ahead():
     first[1].run(send=False)
     second[1].run()
     second[0].run(send=False)
+
+
+def ahead():
+    """A rank that sends its next tokens early loses none of the other's, and none of its own."""
+    placement, handed = Placement.contiguous(5, 2), [calls([MOST, MOST]), calls([1, 2], seed=1)]
+    wanted = [Played(num_experts=5, num_ranks=2, dispatchers=dispatchers(placement)).dispatch_all(h) for h in handed]
+    given = dispatchers(placement)
+    first, second = ([d.token_exchange(*call) for d, call in zip(given, each, strict=True)] for each in handed)
+    race(first, second)
     for exchanges, batches in zip((first, second), wanted, strict=True):
         for exchange, (batch, _) in zip(exchanges, batches, strict=True):
             live = (batch.routing.topk_ids >= 0).any(1)
             assert torch.equal(exchange.arrivals.ids, batch.routing.topk_ids)
             assert torch.equal(exchange.arrivals.rows[live], batch.rows[live])
     sys.stdout.write("one rank ahead\n")
+
+
+def ahead_with_sums():
+    """The same of sums: experts that return their input make of a token as many times itself as it has experts."""
+    handed = [calls([MOST, MOST]), calls([MOST, MOST], seed=1)]
+    given = dispatchers(Placement.contiguous(5, 2))
+    play, exchanges = Played(num_experts=5, num_ranks=2, dispatchers=given), []
+    for delivered in [play.dispatch_all(each) for each in handed]:
+        made = [batch.rows * (batch.routing.topk_ids >= 0).sum(1, keepdim=True) for batch, _ in delivered]
+        sums = zip(given, made, delivered, strict=True)
+        exchanges.append([dispatcher.sum_exchange(rows, receipt) for dispatcher, rows, (_, receipt) in sums])
+    race(*exchanges)
+    for each, tokens in zip(exchanges, handed, strict=True):
+        for exchange, (hidden, routing) in zip(each, tokens, strict=True):
+            active = (routing.topk_ids < 5).sum(1, keepdim=True)
+            torch.testing.assert_close(exchange.output, hidden * active, rtol=1e-6, atol=1e-6)
+    sys.stdout.write("one rank ahead with sums\n")
 
 
 def unheard():
@@ -150,7 +178,7 @@ def waiting(rank, size, where):
         dispatcher = SymmetricMemory(ranks, placement, window)
         dispatcher.agree(len(placement.experts[rank]), {})  # and nobody signals before all flags are zero
         one = OneRank(num_experts=NUM_EXPERTS, num_ranks=size, rank=rank, dispatcher=dispatcher)
-        names = tried(one, *range(9))
+        names = tried(one, *sorted(NAMES))
         sys.stdout.write(f"{' '.join(sorted(names))}\n{window.epochs.unique().tolist()}\n")
     finally:
         dist.destroy_process_group()
@@ -162,5 +190,5 @@ if __name__ == "__main__":
         waiting(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
         gc.collect()  # the kits' classes are cycles that hold the group, whose threads have to end before Python does
     else:
-        for scenario in (played, layers, bits, ahead, unheard):
+        for scenario in (played, layers, bits, ahead, ahead_with_sums, unheard):
             scenario()

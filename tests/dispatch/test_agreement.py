@@ -1,6 +1,7 @@
 """Ranks that do not fit together: every rank gets an error that names the difference, and none waits."""
 
 import dataclasses
+import os
 import time
 
 import pytest
@@ -13,6 +14,7 @@ from moesaic.dispatch.all_to_all import AllToAll
 from moesaic.dispatch.collectives import Ranks
 from moesaic.dispatch.fleet import OneRank
 from moesaic.dispatch.placement import Placement
+from moesaic.dispatch.texts import gather_texts
 from moesaic.dispatch.threads import Threads, in_threads, ranks_in_threads
 from moesaic.errors import BatchError, CollectiveError, DispatchError, GradientError, MoesaicError
 from tests.dispatch.layers import Given, calls, layer_problem, local_weights
@@ -78,6 +80,13 @@ def test_every_difference_is_named_once_and_other_ranks_keep_out_of_it():
 def test_a_fact_that_a_rank_does_not_state_is_not_compared():
     found = errors(ranks_in_threads(2), lambda n, own: agree(own, {"a": "1"} if n else {"a": "1", "b": "2"}, owner="M"))
     assert found == [None, None]
+
+
+def test_a_text_that_is_no_unicode_reaches_all_ranks():
+    """Such is a path with a byte that is not UTF-8, in an error of the operating system."""
+    words = ["nowhere", os.fsdecode(b"nowhere-\xff")]
+    found = in_threads(lambda own: gather_texts(own, words[own.rank], "Mine", "words"), ranks_in_threads(2, 20.0))
+    assert found == [["nowhere", r"nowhere-\udcff"]] * 2
 
 
 def test_constants_of_the_local_experts_may_differ():

@@ -192,6 +192,27 @@ def test_what_does_not_fit_is_refused():
             make()
 
 
+def test_a_recorder_elsewhere_than_the_tokens_of_ranks_is_found_before_any_call():
+    """Or the other ranks would wait for the results of a call that this one has given up."""
+    own, _ = ranks_in_threads(2, timeout=0.5)
+    dispatcher, ids = AllToAll(own, Placement.contiguous(4, 2)), torch.tensor([[0, 3]]).int()
+    with pytest.raises(DispatchError, match=r"'meta'\) counts on meta, but the tokens of Ranks.* are on cpu: make it"):
+        Recorded(dispatcher, LoadRecorder(1, 4, "meta"), 0).dispatch(torch.ones(1, 3), Routing(ids, torch.ones(1, 2)))
+
+
+def test_ranks_whose_layers_are_recorded_are_compared_too():
+    placement = Placement.contiguous(4, 2)
+
+    def build(own):
+        recorded = Recorded(AllToAll(own, placement), LoadRecorder(1, 4), 0)
+        with pytest.raises(DispatchError, match="the ranks of a layer differ in words: 0 on rank 0, but 1 on rank 1"):
+            recorded.agree(2, {"words": str(own.rank)})
+        with pytest.raises(DispatchError, match="local experts: as placed on rank 0, but 3 instead of the 2 placed"):
+            recorded.agree(2 + own.rank, {})
+
+    in_threads(build, ranks_in_threads(2, timeout=20.0))
+
+
 def test_routing_is_not_changed():
     ids = torch.tensor([[0, 9], [-3, 1]]).int()
     routing, kept = Routing(ids, torch.ones(2, 2)), ids.clone()

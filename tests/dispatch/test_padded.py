@@ -14,9 +14,11 @@ from moesaic.dispatch.padded_all_to_all import PaddedAllToAll
 from moesaic.dispatch.placement import Placement
 from moesaic.dispatch.threads import Threads, in_threads, ranks_in_threads
 from moesaic.errors import BatchError, DispatchError, GradientError
-from tests.dispatch.layers import INNER, NUM_EXPERTS, Given, calls, layer_problem, one_rank
+from moesaic.routers import SoftmaxTopK
+from tests.dispatch.layers import INNER, NUM_EXPERTS, Given, calls, layer_problem, local_weights, one_rank
 from tests.dispatch.programs import ended, started
 from tests.dispatch.shards import shard
+from tests.dispatch.some_trials import NAMES
 from tests.dispatch.test_over_ranks import PLACEMENTS, SMALL, HostReads, dispatch
 from tests.tolerance import assert_close
 
@@ -220,6 +222,21 @@ def test_what_the_ranks_are_told_is_compared_when_a_layer_is_built():
     assert "arrangement: AsArrived() on rank 0, but GroupedByExpert(" in run(padded, grouped)
 
 
+@each_kind
+def test_routers_that_choose_other_numbers_of_experts_are_told_when_a_layer_is_built(kind):
+    """No call notices it: rows of 2 and of 3 slots have as many bytes here, and would be read wrongly."""
+
+    def build(own):
+        dispatcher, held = kind(own, EVEN), EVEN.experts[own.rank]
+        experts = bind(layer_problem(len(held), layout=dispatcher.layout), local_weights(EVEN, own.rank))
+        with pytest.raises(DispatchError) as fault:
+            MoE(SoftmaxTopK(NUM_EXPERTS, 2 + own.rank), dispatcher, experts)
+        return str(fault.value)
+
+    [text] = set(in_threads(build, ranks_in_threads(2, 20.0)))
+    assert text.endswith("the ranks of a layer differ in router.top_k: 2 on rank 0, but 3 on rank 1")
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_fields():
     (ranks,) = ranks_in_threads(1)
@@ -242,5 +259,5 @@ def test_two_processes_conform_and_are_told_why_they_share_no_memory(tmp_path):
     given = [("tests.dispatch.padded_process", str(rank), "2", str(tmp_path)) for rank in range(2)]
     (reason, checks), other = ended([started(*each, interpret=False) for each in given])
     assert other == [reason, checks]
-    assert reason.startswith("open_window: the ranks cannot share memory; rank 0: its tensors are on cpu, but ")
-    assert int(checks.removesuffix(" checks passed")) == 27
+    assert reason.startswith("open_window, what each rank has: rank 0: DispatchError: its tensors are on cpu, but ")
+    assert int(checks.removesuffix(" checks passed")) == 3 * len(NAMES)

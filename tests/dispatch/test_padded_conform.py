@@ -14,6 +14,7 @@ from moesaic.dispatch.row_transports import Expanded, Slabs
 from moesaic.dispatch.threads import Threads, ranks_in_threads
 from moesaic.dispatch.token_transports import Deduplicated
 from tests.dispatch.fleets import NUM_EXPERTS
+from tests.dispatch.some_trials import part
 from tests.dispatch.test_over_ranks_conform import Connected as OverRanks
 
 MOST = 8
@@ -26,7 +27,7 @@ def unconnected(num_ranks, transport, **fields):
 
 
 class Connected(OverRanks):
-    """`kind` makes a dispatcher of a rank. Every check once, and of all trials every ninth, or `step`."""
+    """`kind` makes a dispatcher of a rank. Every check once, and of all trials one in nine, or in `step`."""
 
     hidden_sizes = (65,)
     step = 9
@@ -40,7 +41,7 @@ class Connected(OverRanks):
         cls.fleet: Fleet = Threads(dispatchers=given, **sizes)
 
     def trials(self):
-        return [trial for number, trial in enumerate(super().trials()) if number < 9 or number % self.step == 0]
+        return part(super().trials(), self.step)
 
 
 padded = partial(PaddedAllToAll, max_tokens=MOST)

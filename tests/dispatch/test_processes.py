@@ -3,49 +3,24 @@
 import os
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-LIMIT = 60.0
-"""Seconds until a scenario is given up."""
+from tests.rank_processes import LIMIT, ROOT, ended, started
 
 pytestmark = pytest.mark.dist
 
 
 def run(scenarios, num_ranks, where):
-    """Return code, output and last line of the errors of each rank. No process outlives this."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    start = time.monotonic()
-    command = [sys.executable, "-m", "tests.dispatch.rank_process", scenarios]
-    processes = [
-        subprocess.Popen(  # noqa: S603
-            [*command, str(rank), str(num_ranks), str(where / "init")],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(num_ranks)
-    ]
-    try:
-        ended = [p.communicate(timeout=start + LIMIT - time.monotonic()) for p in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return [
-        (p.returncode, out, (err.strip().splitlines() or [""])[-1])
-        for p, (out, err) in zip(processes, ended, strict=True)
-    ]
+    """Return code, output and last line of the errors of each rank."""
+    module, init = "tests.dispatch.rank_process", where / "init"
+    found = ended([started(module, scenarios, rank, num_ranks, init) for rank in range(num_ranks)])
+    return [(code, output, (errors.strip().splitlines() or [""])[-1]) for code, output, errors in found]
 
 
 def test_two_processes_conform_and_a_slow_rank_ends_both_with_an_error(tmp_path):
-    ended = run("differ,conform,slow", 2, tmp_path)
-    for rank, (code, output, error) in enumerate(ended):
+    found = run("differ,conform,slow", 2, tmp_path)
+    for rank, (code, output, error) in enumerate(found):
         difference, checks = output.splitlines()
         assert "the ranks of a layer differ in problem.activation.limit: 7.0 on rank 0, but 8.0 on rank 1" in difference
         assert int(checks.removesuffix(" checks passed")) > 30
@@ -56,10 +31,10 @@ def test_two_processes_conform_and_a_slow_rank_ends_both_with_an_error(tmp_path)
 
 
 def test_three_processes_conform_and_a_killed_rank_ends_the_others_with_an_error(tmp_path):
-    ended = run("conform,killed", 3, tmp_path)
-    assert [code for code, _, _ in ended] == [1, -9, 1]
+    found = run("conform,killed", 3, tmp_path)
+    assert [code for code, _, _ in found] == [1, -9, 1]
     for rank, others in ((0, "1, 2"), (2, "0, 1")):
-        _, output, error = ended[rank]
+        _, output, error = found[rank]
         assert int(output.removesuffix(" checks passed\n")) > 30
         assert error.startswith(f"[rank{rank}]: moesaic.errors.CollectiveError: AllToAll.dispatch, ")
         assert f"rank {rank} did not hear from all of the ranks {others}" in error

@@ -2,9 +2,12 @@
 other; compiled for sm_90; and what it refuses."""
 
 import json
+import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
+import torch.distributed._symmetric_memory as symmetric
 
 pytest.importorskip("triton")
 from moesaic.dispatch.arrangement import AsArrived
@@ -14,30 +17,21 @@ from moesaic.dispatch.open_window import open_window
 from moesaic.dispatch.placement import Placement
 from moesaic.dispatch.symmetric_memory import SymmetricMemory
 from moesaic.dispatch.threads import in_threads, ranks_in_threads
-from moesaic.errors import BatchError, DispatchError
+from moesaic.errors import BatchError, DispatchError, FleetError
 from moesaic.kernels.peer_window import window_bytes
 from tests.dispatch.layers import calls
 from tests.dispatch.plain_windows import in_one_process
 from tests.dispatch.programs import ended, started
+from tests.dispatch.some_trials import NAMES
 
-CHECKS = {
-    "every_pair",
-    "exactly_once",
-    "undefined_rows",
-    "garbage_ids",
-    "interleaved",
-    "two_runs",
-    "ownership",
-    "float32_sum",
-    "equals_one_rank",
-}
+OPEN = "moesaic.dispatch.open_window"
 
 
 def test_fleets_that_one_process_plays():
     [[checks, *others]] = ended([started("tests.dispatch.symmetric_process")])
-    assert set(checks.split()) == CHECKS
-    assert others[:3] == ["layers equal one rank", "same bits", "one rank ahead"]
-    assert "a rank was not heard from: it died, failed, or is slower than Ranks.timeout" in others[3]
+    assert set(checks.split()) == NAMES
+    assert others[:4] == ["layers equal one rank", "same bits", "one rank ahead", "one rank ahead with sums"]
+    assert "a rank was not heard from: it died, failed, or is slower than Ranks.timeout" in others[4]
 
 
 @pytest.mark.dist
@@ -45,7 +39,7 @@ def test_processes_that_share_windows_wait_for_each_other(tmp_path):
     size = 2
     given = [("tests.dispatch.symmetric_process", str(rank), str(size), str(tmp_path)) for rank in range(size)]
     for checks, epochs in ended([started(*each) for each in given]):
-        assert set(checks.split()) == CHECKS
+        assert set(checks.split()) == NAMES
         [number] = json.loads(epochs)  # all programs count alike
         assert number > 40
 
@@ -77,40 +71,99 @@ def opened(ranks, **sizes):
     """The error of every rank."""
 
     def run(own):
-        with pytest.raises(DispatchError) as fault:
+        with pytest.raises((FleetError, DispatchError)) as fault:
             open_window(own, **{"max_tokens": 8, "hidden_size": 16, "top_k": 2, **sizes})
-        return str(fault.value)
+        return fault.value
 
     return in_threads(run, ranks)
 
 
+def assert_told(found, words):
+    """All ranks have the same error, and none has a window."""
+    assert {fault.__class__ for fault in found} == {FleetError}
+    assert {str(fault) for fault in found} == {f"open_window, {words}; no rank has a window"}
+
+
 def test_without_cuda_all_ranks_get_one_reason():
-    one, other = opened(ranks_in_threads(2))
-    assert one == other
-    assert one.startswith(
-        "open_window: the ranks cannot share memory; rank 0: its tensors are on cpu, but it needs a CUDA device: "
-        "PaddedAllToAll runs over any process group; rank 1: its tensors are on cpu"
+    found = opened(ranks_in_threads(2))
+    said = (
+        "DispatchError: its tensors are on cpu, but it needs a CUDA device: PaddedAllToAll runs over any process group"
     )
+    assert_told(found, f"what each rank has: rank 0: {said}; rank 1: {said}")
 
 
 def test_what_one_rank_lacks_is_an_error_on_all(monkeypatch):
-    monkeypatch.setattr(
-        "moesaic.dispatch.open_window.reasons_against", lambda ranks: ("no NVLink",) if ranks.rank else ()
+    monkeypatch.setattr(f"{OPEN}.reasons_against", lambda ranks: ("no NVLink", "none at all") if ranks.rank else ())
+    said = "DispatchError: no NVLink; none at all"
+    assert_told(opened(ranks_in_threads(3)), f"what each rank has: rank 1: {said}; rank 2: {said}")
+    one, other = opened(ranks_in_threads(2), top_k=0)
+    assert str(one) == str(other)
+    assert str(one).startswith(
+        "open_window, what each rank has: rank 0: DispatchError: open_window.top_k is 0, but it "
     )
-    assert set(opened(ranks_in_threads(3))) == {
-        "open_window: the ranks cannot share memory; rank 1: no NVLink; rank 2: no NVLink"
-    }
-    [one] = set(opened(ranks_in_threads(2), top_k=0))
-    assert one.startswith("open_window: the ranks cannot share memory; rank 0: open_window.top_k is 0, but it needs ")
+
+
+@pytest.mark.parametrize(
+    "fault", [OSError("libcuda.so.1: no such file"), RuntimeError("CUDA error: unknown")], ids=repr
+)
+def test_a_rank_that_cannot_even_look_is_an_error_on_all(fault, monkeypatch):
+    def look(ranks):
+        if ranks.rank:
+            raise fault
+        return ()
+
+    monkeypatch.setattr(f"{OPEN}.reasons_against", look)
+    assert_told(opened(ranks_in_threads(2)), f"what each rank has: rank 1: {fault.__class__.__name__}: {fault}")
+
+
+class Driver:
+    """torch's symmetric memory on a CPU; `fails` is the call that raises on rank 1. `called`: (call, rank)."""
+
+    def __init__(self, monkeypatch, fails):
+        self.fails, self.called, self.own = fails, [], threading.local()
+        monkeypatch.setattr(f"{OPEN}.reasons_against", self.look)
+        monkeypatch.setattr(symmetric, "empty", self.empty)
+        monkeypatch.setattr(symmetric, "rendezvous", self.rendezvous)
+        monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def look(self, ranks):
+        self.own.rank = ranks.rank
+        return ()
+
+    def empty(self, size, dtype, device):
+        self._call("empty")
+        return torch.empty(size, dtype=dtype, device=device)
+
+    def rendezvous(self, memory, group):
+        self._call("rendezvous")
+
+    def _call(self, name):
+        self.called.append((name, self.own.rank))
+        if name == self.fails and self.own.rank == 1:
+            raise torch.OutOfMemoryError("nothing is left")
+
+
+def test_a_rank_without_memory_is_known_before_any_waits_for_the_memory_of_the_others(monkeypatch):
+    driver = Driver(monkeypatch, "empty")
+    assert_told(opened(ranks_in_threads(2)), "room for the rows: rank 1: OutOfMemoryError: nothing is left")
+    assert sorted(driver.called) == [("empty", 0), ("empty", 1)]
+
+
+def test_memory_that_one_rank_cannot_map_is_an_error_on_all(monkeypatch):
+    Driver(monkeypatch, "rendezvous")
+    assert_told(opened(ranks_in_threads(2)), "mapping the rows of others: rank 1: OutOfMemoryError: nothing is left")
 
 
 def test_ranks_on_other_hosts_or_with_other_sizes_are_told(monkeypatch):
-    monkeypatch.setattr("moesaic.dispatch.open_window.reasons_against", lambda ranks: ())
+    monkeypatch.setattr(f"{OPEN}.reasons_against", lambda ranks: ())
     names = iter(("here", "there"))
-    monkeypatch.setattr("moesaic.dispatch.open_window.host", lambda: next(names))
-    [one] = set(opened(ranks_in_threads(2)))
-    assert "open_window: the ranks of a layer differ in host: " in one
-    assert "here on rank" in one
+    monkeypatch.setattr(f"{OPEN}.host", lambda: next(names))
+    one, other = opened(ranks_in_threads(2))
+    assert str(one) == str(other)
+    assert isinstance(one, DispatchError)
+    assert "open_window: the ranks of a layer differ in host: " in str(one)
+    assert "here on rank" in str(one)
 
 
 @pytest.fixture

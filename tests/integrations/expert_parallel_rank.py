@@ -20,7 +20,7 @@ from transformers.distributed.parallel_utils import ALL_PARALLEL_STYLES
 from transformers.distributed.utils import initialize_distributed_mesh
 
 from moesaic.errors import DispatchError, GradientError
-from moesaic.integrations.transformers import register
+from moesaic.integrations.transformers import register, unpatch
 from moesaic.integrations.transformers.dispatched import DISPATCHERS
 from moesaic.integrations.transformers.ep_style import DispatcherStyle
 from moesaic.integrations.transformers.expert_parallel import register_expert_parallel
@@ -87,12 +87,25 @@ def saved(whole, model):
     """What `save_pretrained` would write: every expert, though the backend holds this rank's, in a form of its own."""
     released = [module for module in model.modules() if (bound := state_of(module)) is not None and bound.released]
     assert released  # a layer whose experts here got no token yet is not bound
+    assert_every_expert(whole, model)
+    say("all experts are saved")
+
+
+def given_back(whole, model):
+    """The same once the backend holds nothing any more; the model computes what it did."""
+    unpatch(model)
+    assert not any(parameter.is_meta for parameter in model.parameters())
+    assert_every_expert(whole, model)
+    torch.testing.assert_close(logits(model), logits(whole), rtol=1e-5, atol=1e-5)
+    say("all experts are given back")
+
+
+def assert_every_expert(whole, model):
     wanted, found = whole.state_dict(), model.state_dict()
     assert set(found) == set(wanted)
     for name, value in wanted.items():
-        got = found[name]
-        assert torch.equal(got.full_tensor() if isinstance(got, DTensor) else got, value), name
-    say("all experts are saved")
+        got = found[name].full_tensor() if isinstance(found[name], DTensor) else found[name]
+        assert torch.equal(got, value), name
 
 
 def own_batches(dispatcher):
@@ -152,7 +165,10 @@ def main():
         register_expert_parallel()
         shared_batch(qwen, "moesaic_all_to_all", "eager")
         shared_batch(qwen, "moesaic_all_gather", "grouped_mm")
-        saved(*shared_batch(gpt_oss, "moesaic_all_to_all", "moesaic"))
+        for dispatcher in ("moesaic_all_to_all", "auto"):  # the second is transformers' own
+            whole, model = shared_batch(gpt_oss, dispatcher, "moesaic")
+            saved(whole, model)
+            given_back(whole, model)
         for dispatcher in DISPATCHERS:
             model, ids = own_batches(dispatcher)
             styles(dispatcher)

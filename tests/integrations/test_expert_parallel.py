@@ -3,11 +3,13 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from transformers import Qwen3MoeConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 
 from moesaic.dispatch.threads import in_threads, ranks_in_threads
 from moesaic.errors import PatchError
+from moesaic.integrations.transformers import register
 from moesaic.integrations.transformers.dispatched import DISPATCHERS, DispatchedExperts
 from moesaic.integrations.transformers.expert_parallel import dispatched_plan
 from tests.rank_processes import two_ranks
@@ -96,6 +98,18 @@ def test_experts_elsewhere_are_told_in_transformers_convention_and_dtypes_are_ke
         assert torch.equal(given == 0, index == 3)
 
 
+@each_dispatcher
+def test_experts_whose_memory_fsdp_manages_are_not_given_to_a_backend(dispatcher):
+    register()
+    (own,), handed, module = ranks_in_threads(1), tokens(5), experts()
+    module.__class__ = type("FSDPQwen3MoeExperts", (FSDPModule, module.__class__), {})  # as `fully_shard` makes it
+    dispatched = DispatchedExperts(module, dispatcher, own.group, own.group, "cpu")
+    torch.testing.assert_close(dispatched(*handed), experts()(*handed), rtol=1e-5, atol=1e-5)
+    module.config._experts_implementation = "moesaic"
+    with pytest.raises(PatchError, match=r"FSDPQwen3MoeExperts is managed by FSDP, .* load with fsdp_size=1"):
+        dispatched(*handed)
+
+
 def test_experts_that_get_no_token_are_not_run():
     ranks, alone = ranks_in_threads(2, timeout=20.0), [ranks_in_threads(1)[0] for _ in range(2)]
     hidden, ids, weights = tokens(6)
@@ -137,6 +151,10 @@ def test_models_of_two_processes(tmp_path):
             "Qwen3MoeForCausalLM moesaic_all_gather grouped_mm",
             "GptOssForCausalLM moesaic_all_to_all moesaic",
             "all experts are saved",
+            "all experts are given back",
+            "GptOssForCausalLM auto moesaic",
+            "all experts are saved",
+            "all experts are given back",
             "own batches moesaic_all_to_all",
             "style moesaic_all_to_all",
             "own batches moesaic_all_gather",

@@ -8,11 +8,12 @@ import pytest
 import torch
 import transformers
 
-from moesaic import FP8, CpuQuantized, PerBlock, PerGroup, Plain, Reference, Scheme
+from moesaic import FP8, CpuQuantized, ExpertWeights, PerBlock, PerGroup, Plain, Reference, Scheme
 from moesaic.checkpoints import Checkpoint
 from moesaic.errors import GradientError, PatchError
 from moesaic.integrations.transformers import load, patch, unpatch
 from moesaic.integrations.transformers.dense import Dequantize
+from moesaic.integrations.transformers.discovery import find_layers
 from moesaic.integrations.transformers.names import Names, Target
 from moesaic.integrations.transformers.state import packed_weights
 from tests.checkpoints.examples import named
@@ -283,6 +284,29 @@ def test_a_dequantized_model_is_plain_and_can_be_saved(int4, tmp_path):
     assert "quantization_config" not in again.config.to_dict()
     assert torch.equal(output(again.eval()), output(wanted))
     assert patch(model.to(torch.float64)).layers[0].format == Plain()
+
+
+def test_dequantizing_that_runs_out_of_memory_loses_nothing_and_is_called_again(int4, monkeypatch):
+    model, wanted, dequantize = open_int4(int4), twin("qwen3_moe", named("ct-int4"), int4), ExpertWeights.dequantize
+    room = iter((True, False))
+
+    def short(self, dtype):
+        if not next(room):
+            raise torch.OutOfMemoryError("no room for the second layer")
+        return dequantize(self, dtype)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ExpertWeights, "dequantize", short)
+        with pytest.raises(torch.OutOfMemoryError, match="no room for the second layer"):
+            model.dequantize()
+    first, second = (layer.module for layer in find_layers(model))
+    assert packed_weights(first) is None
+    assert packed_weights(second) is not None
+    with pytest.raises(PatchError, match="holds the packed weights"):  # it is guarded still
+        model.state_dict()
+    model.dequantize()
+    state = model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in wanted.state_dict().items())
 
 
 def test_a_model_whose_dense_layers_were_quantized_is_saved_plain(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from moesaic import FP8, MoE, PerBlock, Plain, Scheme, SwiGLU
+from moesaic import FP8, MoE, PerBlock, Plain, Reference, Scheme, SwiGLU
 from moesaic.checkpoints import Checkpoint, FineGrainedFP8, write_experts
 from moesaic.dispatch.all_to_all import AllToAll
 from moesaic.dispatch.placement import Placement
@@ -109,6 +109,7 @@ def test_a_rank_that_cannot_read_ends_the_loading_of_all(tmp_path):
             "activation: SwiGLU.alpha=1.0, .* on rank 0, but SwiGLU.alpha=2.0, .* on rank 1",
         ),
         ({"placement": AFTER}, DispatchError, "differ in placement: "),
+        ({"backends": (Reference(),)}, DispatchError, "differ in backend: cpu on rank 0, but reference on rank 1"),
         (
             {"placement": Placement.contiguous(4, 2)},
             FleetError,

@@ -1,6 +1,7 @@
 """rebalance: as a layer built anew, bit for bit; the old placement serves until the switch."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,9 +10,12 @@ from moesaic import (
     FP8,
     INT4,
     INT8,
+    BatchedExperts,
     Cpu,
     ExpertWeights,
+    GroupedContiguous,
     MoE,
+    PaddedStandard,
     PerBlock,
     PerGroup,
     PerRow,
@@ -23,8 +27,11 @@ from moesaic import (
 )
 from moesaic.dispatch.all_gather import AllGather
 from moesaic.dispatch.all_to_all import AllToAll
+from moesaic.dispatch.by_expert import GroupedByExpert
 from moesaic.dispatch.collectives import Ranks
 from moesaic.dispatch.load_recorder import LoadRecorder
+from moesaic.dispatch.low_latency import LowLatency
+from moesaic.dispatch.padded_all_to_all import PaddedAllToAll
 from moesaic.dispatch.placement import Placement
 from moesaic.dispatch.recorded import Recorded
 from moesaic.dispatch.threads import in_threads, ranks_in_threads
@@ -86,6 +93,21 @@ def test_three_ranks_there_and_back(kind, backend):
     assert_as_built_anew(layers, ranks, weights, handed, after=THREE[1], **fields)
     in_threads(lambda layer: rebalance(layer, THREE[0]), layers)
     assert_as_built_anew(layers, ranks, weights, handed, after=THREE[0], **fields)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [
+        (partial(PaddedAllToAll, max_tokens=6), PaddedStandard()),
+        (partial(PaddedAllToAll, max_tokens=6, laid=GroupedByExpert(4)), GroupedContiguous(4)),
+        (partial(LowLatency, max_tokens=6), BatchedExperts()),
+    ],
+    ids=["padded", "grouped", "slabs"],
+)
+def test_dispatchers_that_do_not_wait_on_the_host(kind, layout):
+    weights, ranks, handed = whole(), ranks_in_threads(2, timeout=20.0), handed_in()
+    fields = {"kind": kind, "layout": layout}
+    assert_as_built_anew(moved(ranks, weights, handed, **fields), ranks, weights, handed, **fields)
 
 
 @pytest.mark.parametrize("chunk_bytes", [96, 999, 3072, 3080, 2**24])

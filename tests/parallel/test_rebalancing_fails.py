@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from moesaic import Cpu, Local, MoE, TorchGrouped, bind
+from moesaic import Cpu, Local, MoE, Reason, ReasonCode, Reference, TorchGrouped, bind
 from moesaic.dispatch.collectives import Ranks
 from moesaic.dispatch.placement import Placement
 from moesaic.dispatch.threads import ranks_in_threads
@@ -121,6 +121,25 @@ def test_no_memory_to_prepare_them_on_one_rank(monkeypatch):
     assert_failed_alike(fleet, found, words)
 
 
+def test_a_backend_that_one_rank_alone_can_run_is_an_error_on_all(monkeypatch):
+    """Or they would switch to layers that compute otherwise."""
+    fleet, judge = Fleet(backends=(Cpu(), Reference())), Cpu.reasons_against
+
+    def reasons_against(self, problem, machine):
+        found = judge(self, problem, machine)
+        if problem.num_experts == len(AFTER.experts[1]):
+            return (*found, Reason(ReasonCode.NUM_EXPERTS, "another number", str(problem.num_experts)))
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Cpu, "reasons_against", reasons_against)
+        found = fleet.errors()
+    words = "rebalance: the ranks of a layer differ in backend: cpu on rank 0, but reference on rank 1"
+    assert [str(fault) for fault in found] == [words] * 2
+    fleet.assert_unchanged()
+    assert fleet.errors() == [None, None]
+
+
 def test_a_callers_progress_that_raises_on_one_rank():
     fleet = Fleet()
 
@@ -233,7 +252,7 @@ def test_a_rank_that_falls_silent_on_the_way(monkeypatch):
 def test_what_cannot_be_rebalanced_is_refused():
     fleet, (one,) = Fleet(), ranks_in_threads(1)
     local = MoE(Given(None), Local(), bind(layer_problem(), whole()))
-    with pytest.raises(DispatchError, match=r"the layer's dispatcher is Local\(\), which has no placement"):
+    with pytest.raises(DispatchError, match=r"the layer's dispatcher is Local\(\), .*, PaddedAllToAll or LowLatency$"):
         rebalance(local, AFTER)
     with pytest.raises(FleetError, match="give a group of the same ranks in one order"):
         rebalance(fleet.layers[1], AFTER, ranks=one)

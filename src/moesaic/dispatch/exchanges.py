@@ -19,7 +19,7 @@ from moesaic.dispatch.slot_tables import SlotTables
 from moesaic.kernels.peer_window import ALIGNMENT, PeerWindow, aligned
 
 if TYPE_CHECKING:
-    from moesaic.kernels.exchange_tokens import Arrivals
+    from moesaic.kernels.exchange_arrivals import Arrivals
 
 
 def row_bytes(hidden_size: int, top_k: int, dtype: torch.dtype, arrangement: Arrangement) -> int:
@@ -43,7 +43,7 @@ class TokenExchange:
     @classmethod
     def of(cls, tokens: StandardBatch, tables: SlotTables, window: PeerWindow, shards: int) -> TokenExchange:
         """With fresh memory for what arrives."""
-        from moesaic.kernels.exchange_tokens import Arrivals  # noqa: PLC0415
+        from moesaic.kernels.exchange_arrivals import Arrivals  # noqa: PLC0415
 
         rows, ids = tokens.rows, tokens.routing.topk_ids
         (number, top_k), many = ids.shape, window.max_tokens * window.num_ranks

@@ -32,7 +32,12 @@ class LoadRecorder:
             self._one = torch.ones(1, dtype=torch.int64, device=device)
 
     def __repr__(self) -> str:
-        return f"LoadRecorder({self.num_layers}, {self.num_experts}, {str(self._bins.device)!r})"
+        return f"LoadRecorder({self.num_layers}, {self.num_experts}, {str(self.device)!r})"
+
+    @property
+    def device(self) -> torch.device:
+        """Where it counts."""
+        return self._bins.device
 
     def record(self, layer: int, topk_ids: Int[Tensor, "T K"]) -> None:
         """Count the ids of a call of `layer`, which counts from 0; an id outside `[0, E)` is an inactive slot.
@@ -41,9 +46,9 @@ class LoadRecorder:
         """
         if not 0 <= layer < self.num_layers:
             raise DispatchError(f"layer {layer} of {self.num_layers}: layers of a recorder count from 0")
-        if topk_ids.device != self._bins.device:
+        if topk_ids.device != self.device:
             raise DispatchError(
-                f"the ids are on {topk_ids.device}, but {self!r} counts on {self._bins.device}: make it there"
+                f"the ids are on {topk_ids.device}, but {self!r} counts on {self.device}: make it there"
             )
         first = layer * (self.num_experts + 2) + 1
         bins = topk_ids.clamp(-1, self.num_experts).add(first).flatten()

@@ -5,15 +5,17 @@ Each step is compared between the ranks before the next, so that what one of the
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 
 from moesaic.checks import instance, whole_number
 from moesaic.dispatch.agreement import agree
+from moesaic.dispatch.all_or_none import all_or_none
 from moesaic.dispatch.arrangement import Arrangement, AsArrived
 from moesaic.dispatch.collectives import Ranks
 from moesaic.dispatch.exchanges import row_bytes
 from moesaic.dispatch.peer_access import host, reasons_against
-from moesaic.dispatch.texts import gather_texts
 from moesaic.errors import DispatchError
 from moesaic.kernels.peer_window import PeerWindow, window_bytes
 
@@ -36,52 +38,43 @@ def open_window(
 
     It holds `2 * N * max_tokens` rows of about `hidden_size * dtype.itemsize` bytes, four bytes an element with an
     arrangement by expert, and lives as long as the window does. A call may hand in fewer tokens, smaller rows and other
-    dtypes, as long as they fit. Raises DispatchError on every rank, before memory is taken, if one of them cannot be
-    reached directly, was given sizes that are none, or was told others than the rest.
+    dtypes, as long as they fit.
+
+    Raises FleetError, the same on all ranks, if one of them cannot be reached directly, was given sizes that are none,
+    or has no memory left; DispatchError, the same on all ranks, if they are told different sizes or are on other hosts.
     """
     instance(OWNER, "ranks", ranks, Ranks, DispatchError, example="Ranks.world('cuda:0')")
-    fault, sizes = "", (0, 0)
-    try:
+    with _all_or_none(ranks, "what each rank has"):
         tokens, hidden, slots = (
             whole_number(OWNER, name, size, DispatchError)
             for name, size in (("max_tokens", max_tokens), ("hidden_size", hidden_size), ("top_k", top_k))
         )
         instance(OWNER, "dtype", dtype, torch.dtype, DispatchError, example="torch.bfloat16")
         instance(OWNER, "arrangement", arrangement, Arrangement, DispatchError, example="AsArrived()")
-        sizes = tokens, row_bytes(hidden, slots, dtype, arrangement)
-        fault = "; ".join(reasons_against(ranks))
-    except DispatchError as error:
-        fault = str(error)
-    together(ranks, fault)
-    told = {"host": host(), "max_tokens": str(sizes[0]), "bytes of a row": str(sizes[1])}
+        bytes_a_row = row_bytes(hidden, slots, dtype, arrangement)
+        reasons = reasons_against(ranks)
+        if reasons:
+            raise DispatchError("; ".join(reasons))
+        told = {"host": host(), "max_tokens": str(tokens), "bytes of a row": str(bytes_a_row)}
     agree(ranks, told, owner=OWNER)
-    return _rendezvous(ranks, *sizes)
+    return _opened(ranks, tokens, bytes_a_row)
 
 
-def together(ranks: Ranks, fault: str) -> None:
-    """Raise the same DispatchError on all ranks if one of them has a fault."""
-    faults = gather_texts(ranks, fault, OWNER, "reasons")
-    told = [f"rank {rank}: {fault}" for rank, fault in enumerate(faults) if fault]
-    if told:
-        raise DispatchError(f"{OWNER}: the ranks cannot share memory; " + "; ".join(told))
+def _all_or_none(ranks: Ranks, step: str) -> AbstractContextManager[None]:
+    return all_or_none(ranks, f"{OWNER}, {step}", "no rank has a window")
 
 
-def _rendezvous(ranks: Ranks, max_tokens: int, bytes_a_row: int) -> PeerWindow:
+def _opened(ranks: Ranks, max_tokens: int, bytes_a_row: int) -> PeerWindow:
     import torch.distributed._symmetric_memory as symmetric  # noqa: PLC0415
 
-    fault, mapped, device = "", None, torch.device(ranks.device)
-    try:
-        with torch.cuda.device(device):
-            size = window_bytes(ranks.size, max_tokens, bytes_a_row)
-            memory = symmetric.empty(size, dtype=torch.uint8, device=device).zero_()
-            mapped = memory, symmetric.rendezvous(memory, ranks.group)
-            torch.cuda.synchronize()  # nobody may signal before the flags are zero
-    except RuntimeError as error:
-        fault = str(error)
-    together(ranks, fault)
-    if mapped is None:
-        raise DispatchError(f"{OWNER}: rank {ranks.rank} has no window")
-    memory, handle = mapped
+    device = torch.device(ranks.device)
+    with _all_or_none(ranks, "room for the rows"), torch.cuda.device(device):
+        size = window_bytes(ranks.size, max_tokens, bytes_a_row)
+        memory = symmetric.empty(size, dtype=torch.uint8, device=device).zero_()
+        torch.cuda.synchronize()  # nobody may signal before the flags are zero
+    # A rendezvous waits for all ranks, so none may come to it that has no memory to show.
+    with _all_or_none(ranks, "mapping the rows of others"), torch.cuda.device(device):
+        handle = symmetric.rendezvous(memory, ranks.group)
     blocks = torch.tensor(list(handle.buffer_ptrs), dtype=torch.int64, device=device)
     # Newer releases of torch cut the tensor out of a block, which need not be at one place on all ranks.
     inside = ranks.all_gather(memory.data_ptr() - blocks[ranks.rank], f"{OWNER}, places in memory")

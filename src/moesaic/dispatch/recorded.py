@@ -13,6 +13,7 @@ from moesaic.batches import Batch, Routing
 from moesaic.checks import instance, whole_number
 from moesaic.dispatch.base import Dispatcher, Receipt
 from moesaic.dispatch.load_recorder import LoadRecorder
+from moesaic.dispatch.over_ranks import OverRanks
 from moesaic.errors import DispatchError
 from moesaic.layouts import Layout
 
@@ -23,7 +24,8 @@ class Recorded(Dispatcher[Receipt]):
     """`dispatcher`, whose calls are counted as those of `layer` in `recorder`; rows and results are as without.
 
     Counted are the ids of the model's experts that this rank hands in, once each, whichever replica computes them. A
-    call that the dispatcher refuses is not counted.
+    call that the dispatcher refuses is not counted. Raises DispatchError for a recorder without such a layer, or on
+    another device than the tokens that ranks exchange.
     """
 
     dispatcher: Dispatcher[Receipt]
@@ -37,6 +39,12 @@ class Recorded(Dispatcher[Receipt]):
         if layer >= self.recorder.num_layers:
             raise DispatchError(f"Recorded.layer is {layer}, but the recorder has {self.recorder.num_layers}, from 0")
         object.__setattr__(self, "layer", layer)
+        if isinstance(self.dispatcher, OverRanks) and self.dispatcher.ranks.device != self.recorder.device:
+            # In a call it would be found when the tokens have been sent, and the other ranks would wait for results.
+            raise DispatchError(
+                f"{self.recorder!r} counts on {self.recorder.device}, but the tokens of {self.dispatcher.ranks} are on "
+                f"{self.dispatcher.ranks.device}: make it there"
+            )
 
     @property
     @override

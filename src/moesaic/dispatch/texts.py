@@ -10,9 +10,10 @@ from moesaic.dispatch.collectives import Ranks
 def gather_texts(ranks: Ranks, text: str, step: str, what: str) -> list[str]:
     """The text of each rank, in order; all ranks call this at the same point. Errors name `step` and `what`.
 
+    What UTF-8 cannot hold (a lone surrogate, of a path that is not UTF-8) arrives as its escape on every rank.
     Raises CollectiveError if a rank is not heard from.
     """
-    encoded = text.encode()
+    encoded = text.encode(errors="backslashreplace")
     lengths = torch.tensor([len(encoded)], device=ranks.device)
     every = ranks.all_gather(lengths, f"{step}, lengths of the {what}").flatten().tolist()
     mine = torch.tensor(list(encoded.ljust(max(every))), dtype=torch.uint8, device=ranks.device)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from moesaic.kernels.exchange_tokens import Arrivals, launch_options
+from moesaic.kernels.exchange_arrivals import Arrivals, launch_options
 from moesaic.kernels.launching import wait_for_previous
 from moesaic.kernels.peer_flags import await_peers, row_of, signal
 from moesaic.kernels.peer_window import PeerWindow

@@ -7,37 +7,16 @@ is written once to each rank, and its place needs no counting: no plan, no atomi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, final, no_type_check
+from typing import no_type_check
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from moesaic.kernels.launching import overlap_launches, wait_for_previous
+from moesaic.kernels.exchange_arrivals import Arrivals, launch_options
+from moesaic.kernels.launching import wait_for_previous
 from moesaic.kernels.peer_flags import await_peers, row_of, signal
 from moesaic.kernels.peer_window import PeerWindow, aligned
-
-MOST_COLUMNS = 8192
-"""Elements of a row that a program holds at once."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Arrivals:
-    """What an exchange fills. `rows [M * N, H]` with rows of a multiple of 16 bytes, `ids`, `weights [M * N, K]`.
-
-    `homes [T, K]`: the share that computes each pair of this rank's tokens, -1 for none. `lengths [N]`: tokens of each
-    rank. `num_valid ()`: from this row on there are none.
-    """
-
-    rows: Tensor
-    ids: Tensor
-    weights: Tensor
-    homes: Tensor
-    lengths: Tensor
-    num_valid: Tensor
 
 
 def exchange_tokens(
@@ -95,16 +74,6 @@ def exchange_tokens(
         RECEIVE=receive,
         **launch_options(hidden, x.device),
     )
-
-
-def launch_options(hidden: int, device: torch.device) -> dict[str, Any]:
-    """How an exchange of rows of `hidden` elements is launched; on a GPU a rank that is not heard from ends it."""
-    columns = min(MOST_COLUMNS, triton.next_power_of_2(hidden))
-    warps = 8 if columns >= 2048 else 4
-    overlap = overlap_launches(device)
-    on_card = {"debug": True, "sanitize_overflow": False} if device.type == "cuda" else {}
-    overlapped = {"launch_pdl": True} if overlap else {}
-    return {"BLOCK": columns, "LANES": 32 * warps, "OVERLAP": overlap, "num_warps": warps, **on_card, **overlapped}
 
 
 @triton.jit(do_not_specialize=["num_tokens", "me", "max_tokens", "rows_at", "polls"])

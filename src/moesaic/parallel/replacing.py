@@ -26,7 +26,8 @@ def over_ranks(dispatcher: Dispatcher[Any]) -> OverRanks[Any]:
             return over_ranks(dispatcher.dispatcher)
         case _:
             raise DispatchError(
-                f"the layer's dispatcher is {dispatcher!r}, which has no placement: build it with AllToAll or AllGather"
+                f"the layer's dispatcher is {dispatcher!r}, which has no placement: build it with AllToAll, AllGather, "
+                "PaddedAllToAll or LowLatency"
             )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from moesaic.integrations.transformers.examine import Examined
 from moesaic.integrations.transformers.guards import guard_module, unguard_module
@@ -103,7 +104,8 @@ def _release(module: nn.Module, names: Iterable[str]) -> None:
 
 def _restore(module: nn.Module, values: dict[str, Tensor]) -> None:
     for name, value in values.items():
-        module.register_parameter(name, nn.Parameter(value, requires_grad=module.get_parameter(name).requires_grad))
+        before = module.get_parameter(name)
+        module.register_parameter(name, nn.Parameter(_spread_as(before, value), requires_grad=before.requires_grad))
 
 
 def _released_values(bound: Bound) -> dict[str, Tensor]:
@@ -117,7 +119,20 @@ def _fill_in(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_m
     del local_metadata
     bound = state_of(module)
     if isinstance(bound, Bound):
-        state_dict.update({f"{prefix}{name}": value for name, value in _released_values(bound).items()})
+        for name, value in _released_values(bound).items():
+            state_dict[f"{prefix}{name}"] = _spread_as(state_dict.get(f"{prefix}{name}"), value)
+
+
+def _spread_as(before: Tensor | None, value: Tensor) -> Tensor:
+    """`value`, as this rank's part if `before` is a tensor spread over ranks: else the other parts would be lost."""
+    if before is None or not is_traceable_wrapper_subclass(before):
+        return value
+    from torch.distributed.tensor import DTensor  # noqa: PLC0415 - half a second, for a model over ranks
+
+    if not isinstance(before, DTensor):
+        return value
+    mesh, placements, shape, stride = before.device_mesh, before.placements, before.shape, before.stride()
+    return DTensor.from_local(value, mesh, placements, run_check=False, shape=shape, stride=stride)
 
 
 def _address(tensor: Tensor) -> int:

@@ -7,16 +7,12 @@ Dimensions: T tokens, K slots, H hidden size; ranks that share a batch all hold 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
-from torch.utils.hooks import RemovableHandle
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from moesaic.batches import Routing, StandardBatch
@@ -26,9 +22,9 @@ from moesaic.dispatch.collectives import Ranks
 from moesaic.dispatch.placement import Placement, even_share
 from moesaic.errors import PatchError
 from moesaic.integrations.transformers.forward import experts_forward
-from moesaic.integrations.transformers.state import Bound, implementation_of, state_of
+from moesaic.integrations.transformers.state import implementation_of
 
-DISPATCHERS: dict[str, type[AllToAll | AllGather]] = {
+DISPATCHERS: Mapping[str, type[AllToAll | AllGather]] = {
     "moesaic_all_to_all": AllToAll,
     "moesaic_all_gather": AllGather,
 }
@@ -59,12 +55,6 @@ class DispatchedExperts:
         placement = Placement.contiguous(self.num_local * ranks.size, ranks.size)
         self.dispatcher = DISPATCHERS[dispatcher](ranks, placement)
         self.dispatcher.agree(self.num_local, {"experts": module.__class__.__name__})
-        self._placed = {
-            name: (parameter.device_mesh, parameter.placements)
-            for name, parameter in module.named_parameters()
-            if isinstance(parameter, DTensor)
-        }
-        self._saving: RemovableHandle | None = None
 
     def __call__(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """What the experts of all ranks make of this rank's tokens: weighted sums `[T, H]`, all of them on each rank.
@@ -90,7 +80,6 @@ class DispatchedExperts:
         active = ids >= 0
         index = ids.where(active, self.num_local).long()
         output = self.forward(rows, index, batch.routing.topk_weights.where(active, 0))
-        self._keep_placements()
         return output.to(rows.dtype)
 
     def _gathered(self, output: Tensor, number: int) -> Tensor:
@@ -109,25 +98,3 @@ class DispatchedExperts:
                 'backend can keep them: load with fsdp_size=1, or with experts_implementation="grouped_mm" (tokens '
                 f"still go through {self.dispatcher.name})"
             )
-
-    def _keep_placements(self) -> None:
-        """Once a backend holds the weights, let `state_dict` say that its values are a part of all experts.
-
-        Otherwise the experts of the other ranks would be missing from what `save_pretrained` writes.
-        """
-        if self._saving is None and isinstance(state_of(self.module), Bound):
-            self._saving = self.module.register_state_dict_post_hook(partial(_as_parts, self._placed))
-
-
-def _as_parts(
-    placed: Mapping[str, tuple[DeviceMesh, Any]],
-    module: nn.Module,
-    state_dict: dict[str, Any],
-    prefix: str,
-    local_metadata: Any,
-) -> None:
-    del module, local_metadata
-    for name, (mesh, placements) in placed.items():
-        value = state_dict.get(f"{prefix}{name}")
-        if value is not None and not isinstance(value, DTensor):
-            state_dict[f"{prefix}{name}"] = DTensor.from_local(value, mesh, placements, run_check=False)

@@ -55,7 +55,10 @@ def pack(module: nn.Module, taken: Mapping[str, Tensor], weights: ExpertWeights,
 
 
 def unpack(model: nn.Module, dtype: torch.dtype) -> None:
-    """Make plain parameters in `dtype` of all packed weights. Raises PatchError, changing nothing, if it is patched."""
+    """Make plain parameters in `dtype` of all packed weights. Raises PatchError, changing nothing, if it is patched.
+
+    A layer that there is no memory for stays packed, as do those after it, and a later call goes on with them.
+    """
     modules = [module for module in model.modules() if packed_of(module) is not None]
     if any(state_of(module) for module in modules):
         raise PatchError(
@@ -63,13 +66,15 @@ def unpack(model: nn.Module, dtype: torch.dtype) -> None:
         )
     for module in modules:
         packed, weights = vars(module)[PACKED], vars(module)[WEIGHTS]
+        stored = declared_storage(module).stored(weights.dequantize(dtype))
+        plain = {name: nn.Parameter(values.to(dtype)) for name, values in stored.items()}
         for handle in packed.handles:
             handle.remove()
         unguard_module(module)
         delattr(module, WEIGHTS)
         delattr(module, PACKED)
-        for name, values in declared_storage(module).stored(weights.dequantize(dtype)).items():
-            module.register_parameter(name, nn.Parameter(values.to(dtype)))
+        for name, parameter in plain.items():
+            module.register_parameter(name, parameter)
 
 
 def _refuse_unless_ours(module: nn.Module, arguments: Any) -> None:

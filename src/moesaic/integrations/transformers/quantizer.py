@@ -39,6 +39,7 @@ CONVERSIONS = "_weight_conversions"
 """Where a model keeps the conversions with which it was loaded, which are reverted when it is saved."""
 
 
+@final
 @dataclass
 class PackedExpertsConfig(QuantizationConfigMixin):
     """The configuration under which a checkpoint is loaded so; how it is quantized its own files say."""
