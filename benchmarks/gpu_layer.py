@@ -57,7 +57,7 @@ def routing(tokens: int, experts: int, top_k: int, skew: float) -> Routing:
     return Routing(ids.int(), weights / weights.sum(-1, keepdim=True))
 
 
-def exact(x: Tensor, route: Routing, gate_up: Tensor, down: Tensor) -> Tensor:
+def exact(x: Tensor, route: Routing, gate_up: Tensor | dict[int, Tensor], down: Tensor | dict[int, Tensor]) -> Tensor:
     """The layer in float32."""
     out = torch.zeros(x.shape, device=x.device)
     for expert in route.topk_ids.unique().tolist():

@@ -160,7 +160,7 @@ def checked(layer: Experts, batch: StandardBatch, weights: ExpertWeights, name: 
     head = min(batch.hidden_states.shape[0], 4)
     route = Routing(batch.routing.topk_ids[:head], batch.routing.topk_weights[:head])
     got = layer(batch)
-    used = route.topk_ids.unique().tolist()
+    used: list[int] = route.topk_ids.unique().tolist()
     gate_up = {e: weights.gate_up.expert(e).dequantize(torch.float32) for e in used}
     down = {e: weights.down.expert(e).dequantize(torch.float32) for e in used}
     wanted = exact(batch.hidden_states[:head], route, gate_up, down)
@@ -178,12 +178,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    found = {"commit": current_commit(), "machine": repr(Machine.current("cuda")), "rows": []}
+    found: dict[str, object] = {"commit": current_commit(), "machine": repr(Machine.current("cuda"))}
+    rows: list[dict[str, object]] = []
     with torch.no_grad():
         for cell in arguments.cells:
-            found["rows"] += measure(cell, arguments)
+            rows += measure(cell, arguments)
             if arguments.out:
-                arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+                arguments.out.write_text(json.dumps(found | {"rows": rows}, indent=1) + "\n")
             torch.cuda.empty_cache()
 
 
