@@ -163,23 +163,25 @@ def test_fp8_on_both_sides_is_multiplied_as_codes(scheme):
 
 
 @pytest.mark.parametrize(
-    "scheme",
+    ("scheme", "least"),
     [
-        Scheme(MXFP4(), Plain()),
-        MXFP4_MXFP8,
-        Scheme(NVFP4(), Plain()),
-        Scheme(INT4(PerGroup(32), scale=torch.bfloat16), Plain()),
-        Scheme(INT4(PerGroup(128), scale=torch.bfloat16), FP8(PerRow())),
+        (Scheme(MXFP4(), Plain()), 12),
+        (MXFP4_MXFP8, 12),
+        (Scheme(NVFP4(), Plain()), 6),
+        (Scheme(INT4(PerGroup(32), scale=torch.bfloat16), Plain()), 20),
+        (Scheme(INT4(PerGroup(128), scale=torch.bfloat16), FP8(PerRow())), 20),
     ],
     ids=repr,
 )
-def test_weights_of_4_bits_are_multiplied_as_codes_in_bfloat16(scheme):
+def test_weights_of_4_bits_are_multiplied_as_codes_in_bfloat16(scheme, least):
     problem = replace(PROBLEM, scheme=scheme)
-    enough = -(-32 * problem.num_experts // problem.top_k)
+    enough = -(-least * problem.num_experts // problem.top_k)
     assert called(BACKEND, problem, enough, (9, 0)) == "nibble_tokens"
     assert called(BACKEND, problem, enough - 1, (9, 0)) == "tokens"
     assert called(BACKEND, problem, enough, (10, 0)) == "tokens"
     assert called(BACKEND, replace(problem, dtype=torch.float16), enough, (9, 0)) == "tokens"
+    many = called(BACKEND, problem, -(-512 * problem.num_experts // problem.top_k), (9, 0))
+    assert many == ("expanded_tokens" if isinstance(scheme.weights, NVFP4) else "nibble_tokens")
 
 
 @pytest.mark.parametrize(
@@ -232,6 +234,7 @@ def test_the_workspace_holds_all_weights_once_they_are_read_back():
     enough = -(-512 * PROBLEM.num_experts // PROBLEM.top_k)
     few, many = BACKEND.workspace(problem, enough - 1), BACKEND.workspace(problem, enough)
     assert many - few > PROBLEM.num_experts * PROBLEM.num_weights
-    for case in (problem, PROBLEM, replace(PROBLEM, scheme=MXFP4_MXFP8)):
+    for scheme in (problem.scheme, PROBLEM.scheme, MXFP4_MXFP8, Scheme(NVFP4(), Plain())):
+        case = replace(PROBLEM, scheme=scheme)
         counts = [BACKEND.workspace(case, rows) for rows in range(1, 3000, 7)]
         assert counts == sorted(counts)

@@ -16,7 +16,14 @@ from moesaic.backends.coded_products import coded_bytes, coded_rows, coded_token
 from moesaic.backends.expanded_products import expanded_bytes, expanded_tokens
 from moesaic.backends.hopper_products import ALIGNMENT
 from moesaic.backends.launch_faults import naming_launches
-from moesaic.backends.nibble_products import multiplies_nibbles, nibble_bytes, nibble_rows, nibble_tokens
+from moesaic.backends.nibble_products import (
+    gains_read_back,
+    least_rows,
+    multiplies_nibbles,
+    nibble_bytes,
+    nibble_rows,
+    nibble_tokens,
+)
 from moesaic.backends.stored_products import in_place, stored_bytes, takes_codes, tokens
 from moesaic.backends.stored_weights import StoredWeights
 from moesaic.backends.triton_grouped import EXPRESSED
@@ -38,11 +45,12 @@ class TritonQuantized(Backend[StoredWeights]):
     """Quantized weights of any format that the kernels read, on CUDA; rows in a format are rounded to it first.
 
     Mean rows of an expert from which, on Hopper, other products are faster than those of Triton: `coded_rows`, grouped
-    products of FP8 codes on both sides, or of codes of 4 bits beside bfloat16; `expand_rows`, of other formats all
-    weights read back into the workspace and multiplied as plain ones.
+    products of FP8 codes on both sides, or of codes of 4 bits beside bfloat16, None for what was measured of the format
+    (docs/performance/quantized.md); `expand_rows`, of other formats, and of NVFP4, all weights read back into the
+    workspace and multiplied as plain ones.
     """
 
-    coded_rows: int = 32
+    coded_rows: int | None = None
     expand_rows: int = 512
 
     name: ClassVar[str] = "triton_quantized"
@@ -71,8 +79,10 @@ class TritonQuantized(Backend[StoredWeights]):
 
     def __post_init__(self) -> None:
         for name in ("coded_rows", "expand_rows"):
-            rows = whole_number("TritonQuantized", name, getattr(self, name), TuningError, at_least=0)
-            object.__setattr__(self, name, rows)
+            given = getattr(self, name)
+            if given is not None or name == "expand_rows":
+                rows = whole_number("TritonQuantized", name, given, TuningError, at_least=0)
+                object.__setattr__(self, name, rows)
 
     @override
     def further_reasons(self, problem: Problem, machine: Machine) -> tuple[Reason, ...]:
@@ -130,12 +140,13 @@ class TritonQuantized(Backend[StoredWeights]):
         if self._many(problem, num_pairs):
             if multiplies_codes(problem):
                 return coded_tokens
-            if multiplies_nibbles(problem):
+            if multiplies_nibbles(problem) and not (self._expands(problem, num_pairs) and gains_read_back(problem)):
                 return nibble_tokens
         return expanded_tokens if self._expands(problem, num_pairs) and _gains(batch.rows, prepared) else tokens
 
     def _many(self, problem: Problem, num_pairs: int) -> bool:
-        return num_pairs > 0 and num_pairs >= self.coded_rows * problem.num_experts
+        least = least_rows(problem) if self.coded_rows is None else self.coded_rows
+        return num_pairs > 0 and num_pairs >= least * problem.num_experts
 
     def _expands(self, problem: Problem, num_pairs: int) -> bool:
         return num_pairs > 0 and num_pairs >= self.expand_rows * problem.num_experts
@@ -149,7 +160,9 @@ class TritonQuantized(Backend[StoredWeights]):
             if multiplies_codes(problem):
                 return max(most, coded_bytes(problem, num_rows))
             if multiplies_nibbles(problem):
-                return max(most, nibble_bytes(problem, num_rows))
+                most = max(most, nibble_bytes(problem, num_rows))
+                if not gains_read_back(problem):
+                    return most
         return max(most, expanded_bytes(problem, num_rows)) if routed and self._expands(problem, pairs) else most
 
 

@@ -180,6 +180,6 @@ def _coded_product(
             (produce, ((rows_desc, rows, 0, rows, scales_desc), weights_desc, tiles, max_tiles, control, width, depth, (a, b, c), (ready, free), (entries, full, empty), COUNTER, FORM)),  # noqa: E501
         ],
         [4, 1],
-        [240, 24],
+        [240, 32],
     )
     # fmt: on

@@ -154,6 +154,6 @@ def _nibble_product(
             (produce, ((rows_desc, rows, 0, rows, rows), weights_desc, tiles, max_tiles, control, width, depth, (a, b, b), (ready, free), (entries, full, empty), COUNTER, FORM)),  # noqa: E501
         ],
         [4, 1],
-        [240, 24],
+        [240, 32],
     )
     # fmt: on
