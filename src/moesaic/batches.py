@@ -206,10 +206,10 @@ def _check_tokens(hidden_states: Tensor, routing: Routing) -> None:
 
 def _check_per_expert(name: str, values: Tensor, rows: Tensor) -> None:
     _check_tensors(**{name: values})
-    if values.ndim != 1 or values.dtype != torch.int32:
-        raise BatchError(
-            f"{name} is {values.dtype} of shape {tuple(values.shape)}, but it needs torch.int32 of shape (L,)"
-        )
+    if values.dtype != torch.int32:
+        raise BatchError(f"{name} is {values.dtype}, but it needs torch.int32: convert it with .int()")
+    if values.ndim != 1:
+        raise BatchError(f"{name} is {tuple(values.shape)}, but it needs the shape (L,), one for each local expert")
     if values.device != rows.device:
         raise BatchError(f"{name} is on {values.device} and the rows on {rows.device}; move one to the other")
     if not rows.is_floating_point():

@@ -1,13 +1,16 @@
 """parse: from a repr back to the value, building only moesaic's own values; never `eval`.
 
 For text that comes from outside: the command line, files. Understood are calls of the classes given, numbers,
-strings, True, False, None, tuples, lists, signs and `torch.<dtype>`.
+strings, True, False, None, tuples, lists, signs and `torch.<dtype>`. The bare name of a class is that class with its
+defaults, and `float16` is `torch.float16`.
 """
 
 from __future__ import annotations
 
 import ast
+import difflib
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -38,10 +41,8 @@ def parse(text: str, classes: Mapping[str, type]) -> Any:
 
 def _value(node: ast.expr, source: str, classes: Mapping[str, type]) -> Any:
     match node:
-        case ast.Constant(value=bool() | float() | str() | None as value):
-            return value
-        case ast.Constant(value=int() as number):
-            return _whole(number)
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+            return _whole(value) if isinstance(value, int) and not isinstance(value, bool) else value
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
             return tuple(_value(element, source, classes) for element in elements)
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int() | float() as number)) if (
@@ -49,6 +50,8 @@ def _value(node: ast.expr, source: str, classes: Mapping[str, type]) -> Any:
         ):
             size = _whole(number) if isinstance(number, int) else number
             return -size if isinstance(sign, ast.USub) else size
+        case ast.Name(id=name):
+            return _named_alone(name, source, classes)
         case ast.Attribute(value=ast.Name(id="torch"), attr=name):
             return _dtype(name)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
@@ -59,6 +62,15 @@ def _value(node: ast.expr, source: str, classes: Mapping[str, type]) -> Any:
         case _:
             part = ast.get_source_segment(source, node) or ""
             raise ParseError(f"{_shown(part)} in {_shown(source)} is not understood; known are {_known(classes)}")
+
+
+def _named_alone(name: str, source: str, classes: Mapping[str, type]) -> Any:
+    """`SwiGLU` for `SwiGLU()`, and `float16` for `torch.float16`."""
+    if name in classes:
+        return _built(name, classes[name], [], {}, source)
+    if isinstance(found := vars(torch).get(name), torch.dtype):
+        return found
+    raise ParseError(f"{_shown(name)} in {_shown(source)} is not understood; known are {_known(classes)}")
 
 
 def _named(keywords: list[ast.keyword], source: str, classes: Mapping[str, type]) -> dict[str, Any]:
@@ -73,6 +85,12 @@ def _named(keywords: list[ast.keyword], source: str, classes: Mapping[str, type]
 
 
 def _built(name: str, kind: type, positional: list[Any], named: dict[str, Any], source: str) -> Any:
+    known = [field.name for field in fields(kind) if field.init] if is_dataclass(kind) else list(named)
+    for keyword in named:
+        if keyword not in known:
+            near = difflib.get_close_matches(keyword, known, n=1, cutoff=0.5)
+            instead = f"nearest: {near[0]}" if near else f"it has {', '.join(known) or 'none'}"
+            raise ParseError(f"{_shown(source)} does not build a {name}, which has no field {keyword!r}; {instead}")
     try:
         return kind(*positional, **named)
     except MoesaicError:

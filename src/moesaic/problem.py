@@ -93,7 +93,7 @@ class Problem:
 
     @property
     def num_weights(self) -> int:
-        """Weights of one expert's two projections, biases not counted."""
+        """Numbers in the two projections of one expert, not of all `num_experts`; biases are not counted."""
         return self.hidden_size * (self.width + self.intermediate_size)
 
     def flops(self, num_rows: int) -> int:

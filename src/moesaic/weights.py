@@ -171,7 +171,10 @@ def _check_vector(name: str, values: Tensor | None, shape: tuple[int, ...], *, w
             )
         return
     if values is None:
-        raise WeightsError(f"{name} is missing, but the problem has {because}: give a tensor of shape {shape}")
+        raise WeightsError(
+            f"{name} is missing, but the problem has {because}: give {name}= to ExpertWeights.plain, a tensor of shape "
+            f"{shape}"
+        )
     if tuple(values.shape) != shape:
         raise WeightsError(f"{name} is {tuple(values.shape)}, but the problem needs {shape}")
     if not values.is_floating_point():

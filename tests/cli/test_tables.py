@@ -49,6 +49,8 @@ def test_backends_lists_all_in_order_with_the_oracle_last(moesaic):
     text = moesaic("backends").out
     assert "only when named (oracle)" in text
     assert "graph capture" in text
+    for name in (b["backend"] for b in document["backends"]):  # a block each, which a narrow terminal does not break
+        assert sum(line.split()[:1] == [name] for line in text.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import torch
 
 from moesaic import BACKENDS, Capabilities, Machine, Reference
 from moesaic.conformance import CHECKS, Status, base_case, cases_of, conform
-from moesaic.conformance.cases import finest, produced_layouts
 from moesaic.conformance.checks.base import fills_tiles_only, has_plain_filling
+from moesaic.conformance.plainest import finest, produced_layouts
 from tests.conformance import wrong
 
 CPU = Machine.current("cpu")

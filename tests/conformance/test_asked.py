@@ -6,6 +6,7 @@ import pytest
 
 from moesaic import Cpu, Machine, MoesaicError, Reference
 from moesaic.conformance import CHECKS, Interrupted, Worker, base_case, conform
+from moesaic.conformance.case_text import case_text
 from moesaic.conformance.execution import Execution, InProcess
 from moesaic.conformance.spelling import Spelling, spelling
 from tests.conformance import wrong
@@ -101,9 +102,9 @@ def test_a_backend_is_spelt_as_the_command_line_takes_it():
     assert spelling(Cpu()) == Spelling("cpu")
     assert spelling(wrong.Right()) == Spelling("tests.conformance.wrong:Right")
     said = spelling(wrong.Tiled(rows=8)).repetition("two_runs", CASE)
-    assert said == f"conform(Tiled(rows=8), checks=['two_runs'], cases=[{CASE!r}])"
+    assert said == f"conform(Tiled(rows=8), checks=['two_runs'], cases=[{case_text(CASE)}])"
     asked = spelling(Cpu(), "cpu").repetition("two_runs", CASE)
-    assert asked == f"moesaic conform cpu --check two_runs --case {shlex.quote(repr(CASE))} --device cpu"
+    assert asked == f"moesaic conform cpu --check two_runs --case {shlex.quote(case_text(CASE))} --device cpu"
     there = spelling(wrong.Tiled(rows=8), "cpu").repetition("declaration", None)
     assert there == "conform(Tiled(rows=8), Machine.current('cpu'))"
     assert not spelling(Reference(strict=True)).is_typed

@@ -6,8 +6,18 @@ import math
 import pytest
 import torch
 
-from moesaic import ACTIVATIONS, BACKENDS, BatchedExperts, GroupedContiguous, MoesaicError, Reference, Standard
+from moesaic import (
+    ACTIVATIONS,
+    BACKENDS,
+    BatchedExperts,
+    GroupedContiguous,
+    MoesaicError,
+    PaddedStandard,
+    Reference,
+    Standard,
+)
 from moesaic.conformance import CHECKS, Case, base_case, cases_of
+from moesaic.conformance.case_text import case_text
 from moesaic.conformance.cases import produced_layouts
 from moesaic.conformance.contents import contents_of, empty_expert, weights_of
 from moesaic.conformance.feeding import CALM, NAN, Poison, feed, garbage_ids
@@ -30,6 +40,24 @@ def test_a_case_is_read_back_from_its_repr():
     for case in ALL:
         assert parse(repr(case), KINDS) == case
         assert hash(parse(repr(case), KINDS)) == hash(case)
+
+
+def test_a_case_is_read_back_from_its_short_text():
+    for case in ALL:
+        assert parse(case_text(case), KINDS) == case
+    plain = base_case(Reference.capabilities)
+    assert "scheme" not in case_text(plain)
+    assert "fed" not in case_text(plain)
+    assert len(case_text(plain)) < 0.4 * len(repr(plain))
+
+
+def test_a_case_is_fed_what_it_is_bound_with_unless_it_says():
+    case = base_case(Reference.capabilities)
+    padded = dataclasses.replace(case.problem, layout=PaddedStandard())
+    assert Case(problem=padded).fed == PaddedStandard()
+    assert Case(problem=padded, fed=Standard()).fed == Standard()
+    assert Case(problem=padded) == case.in_layout(PaddedStandard())
+    assert "AsBound" not in repr(Case(problem=padded))
 
 
 def test_every_case_is_served_by_its_problem_and_sizes_are_those_of_models():

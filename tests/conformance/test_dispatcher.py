@@ -108,6 +108,13 @@ class LosesLastRank(Defective):
         return self.inner.combine_all([*rows[:-1], torch.zeros_like(rows[-1])], receipts)
 
 
+class HidesNan(Defective):
+    """NaN in the experts' rows is taken as zero (F06)."""
+
+    def combine_all(self, rows, receipts):
+        return self.inner.combine_all([r.nan_to_num(nan=0.0) for r in rows], receipts)
+
+
 class CombinesInTheRowsDtype(Defective):
     """Each sum is rounded to the dtype of the rows (F37)."""
 
@@ -234,6 +241,7 @@ EVERYWHERE = tuple(FLEETS)
 DEFECTS = [
     (OffsetOfEvenRanks, {"every_pair", "exactly_once", "equals_one_rank"}, EVERYWHERE),
     (LosesLastRank, {"exactly_once", "equals_one_rank"}, EVERYWHERE),
+    (HidesNan, {"nan_tokens"}, EVERYWHERE),
     (CombinesInTheRowsDtype, {"float32_sum"}, EVERYWHERE),
     (
         ReadsUndefinedRows,

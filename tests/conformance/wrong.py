@@ -102,6 +102,18 @@ class DropsBiasOfLongRows(Around):
 
 
 @dataclass(frozen=True)
+class DropsBiasAndLimit(Around):
+    """Two faults at once, which show on different cases."""
+
+    name: ClassVar[str] = "drops_bias_and_limit"
+    capabilities: ClassVar[Capabilities] = DECLARED
+
+    def run(self, batch, prepared, problem):
+        activation = problem.activation if isinstance(problem.activation.limit, tuple) else SwiGLU()
+        return DropsBias().run(batch, prepared, replace(problem, activation=activation))
+
+
+@dataclass(frozen=True)
 class Tiled(Around):
     """Right, with a constant that a command line cannot give."""
 

@@ -1,6 +1,8 @@
 """What an expert applies between its two projections: one frozen class per activation."""
 
 from moesaic.activations.base import Activation as Activation
+from moesaic.activations.base import Constant as Constant
+from moesaic.activations.base import constant as constant
 from moesaic.activations.geglu import GeGLU as GeGLU
 from moesaic.activations.pointwise import GELU as GELU
 from moesaic.activations.pointwise import Identity as Identity

@@ -21,9 +21,10 @@ Prepared = TypeVar("Prepared")
 class Backend(ABC, Generic[Prepared]):
     """One way to compute the experts of a layer.
 
-    To add one, copy `reference.py`: a final frozen dataclass with a unique `name`, a complete `capabilities`, and
-    the five methods below. It holds no state: tuned tables are frozen fields. It imports what is heavy inside
-    `prepare` and `run`. Add a three-line test class, and one line in `BACKENDS` if it belongs to the package.
+    To add one, copy `Loops` in docs/backends.md: a final frozen dataclass with a unique `name`, a complete
+    `capabilities` (its docstring explains every field), and the five methods below. It holds no state: tuned tables
+    are frozen fields. It imports what is heavy inside `prepare` and `run`. Add a three-line test class, and
+    one line in `BACKENDS` if it belongs to the package.
     """
 
     name: ClassVar[str]

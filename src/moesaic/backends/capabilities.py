@@ -128,11 +128,38 @@ class Requires:
 class Capabilities:
     """A complete declaration; there are no defaults, so nothing is claimed by being forgotten.
 
-    `layouts`: what the backend consumes (it is also fed any layout that one of them accepts).
+    Where it runs, compared with the `Machine`:
+
+    `targets`: kinds of device, `Target("cpu")`; for CUDA with the compute capabilities, `Target("cuda", 90, 90)`.
+    `features`: instructions of the processor that are all needed, such as "avx512_bf16"; () for none.
+    `requires`: packages beside torch that are all needed, with their lowest version; () for none.
+
+    What it computes, compared with the `Problem`:
+
+    `dtypes`: of hidden states, output and plain weights, each of them in every layout.
+    `schemes`: how weights are stored and inputs are rounded; `(UNQUANTIZED,)` for neither.
     `any_scheme`: also every scheme that is not listed (its formats are called, not compiled in).
+    `layouts`: what the backend consumes (it is also fed any layout that one of them accepts).
+    `activations`: classes, and which of their constants may differ from the defaults.
     `any_activation`: also every activation that is not listed, with all its constants (it is called, not compiled in).
-    `row_bytes`: rows of H, of I and of the first projection must be multiples of so many bytes.
-    `max_experts`, `max_top_k`: the highest that is served.
+    `bias`: both projections may have one, of any floating-point dtype.
+    `output_norm`: an RMS norm of each expert's output, before the router weight (`OutputNorm`), may be asked for.
+    `weight_on_input`: the router weight may multiply the hidden state instead of the output.
+    `inactive_slots`: ids outside `[0, L)`, any of them, may mark slots that contribute nothing.
+    `duplicate_ids`: a token may name one expert in several slots, each of which counts.
+
+    What it promises of a call, each of which a problem may ask for:
+
+    `deterministic`: equal inputs give equal bits in every run, so no atomic addition of floats.
+    `graph_capture`: a call can be captured in a CUDA graph and replayed with other contents: no value is read on the
+    host, and no memory is taken that is not torch's. False for what runs on a CPU only.
+    `differentiable`: torch can differentiate the output by hidden states, router weights and plain weights.
+
+    Sizes:
+
+    `row_bytes`: rows of H and of I elements must be multiples of so many bytes: 16 for loads of 16 bytes, which are 8
+    numbers in bfloat16; 1 for any size.
+    `max_experts`, `max_top_k`: the highest that is served; 2**31 - 1 for any.
     """
 
     targets: tuple[Target, ...]

@@ -25,6 +25,11 @@ def backend_named(name: str, backends: Sequence[Backend[Any]]) -> Backend[Any]:
         if backend.name == name:
             return backend
     names = ", ".join(backend.name for backend in backends)
+    if name in entry_points(group=GROUP).names:
+        raise BackendError(
+            f"{name!r} is a backend of an installed package, whose code is imported only where it is asked for: add "
+            f"--plugin {name}, and name it as `moesaic backends --plugin {name}` lists it"
+        )
     raise BackendError(f"no backend is called {name!r}; there are {names}; --plugin loads one of another package")
 
 

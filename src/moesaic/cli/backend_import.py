@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import os
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from moesaic.backends import Backend
 from moesaic.errors import BackendError
@@ -42,8 +44,10 @@ def built(found: object, name: str) -> Backend[Any]:
     if isinstance(found, Backend):
         return found
     if not (isinstance(found, type) and issubclass(found, Backend)):
+        from moesaic.conformance.asked import other_kit  # noqa: PLC0415
+
         given = f"{found!r}"
-        raise BackendError(f"{name} gives {given[:MOST_SHOWN]}, but it needs a Backend or its class")
+        raise BackendError(f"{name} gives {given[:MOST_SHOWN]}, but it needs a Backend or its class{other_kit(found)}")
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise BackendError(f"{name} gives the class {found.__name__}, which does not define {missing}: add them")
@@ -53,7 +57,11 @@ def built(found: object, name: str) -> Backend[Any]:
             f"{name} gives the class {found.__name__}, which needs {', '.join(needed)}: give them defaults, or name an "
             f"instance in its module, for instance mine = {found.__name__}({needed[0]}=...)"
         )
-    return found()
+    try:
+        return found()
+    except Exception as fault:
+        raised = f"{fault.__class__.__name__}: {_message(fault)}"
+        raise BackendError(f"{name} gives the class {found.__name__}, whose constructor raises {raised}") from fault
 
 
 def _module(name: str, text: str) -> Any:
@@ -61,7 +69,8 @@ def _module(name: str, text: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)  # as python -m does; the process for jobs inherits it
     try:
-        return importlib.import_module(name)
+        with patch.object(os, "_exit", sys.exit):  # which nothing catches, and 0 would read as "no fault found"
+            return importlib.import_module(name)
     except ModuleNotFoundError as fault:
         if fault.name is None or not f"{name}.".startswith(f"{fault.name}."):  # a module that it imports itself
             raise BackendError(f"the module of {text!r} cannot be imported: {fault}") from fault
@@ -70,9 +79,17 @@ def _module(name: str, text: str) -> Any:
         ) from fault
     # A module runs as it is imported, and whatever it raises, `sys.exit` too, is one fault of the input. Left alone,
     # exit(0) would read as "no fault found".
-    except (Exception, SystemExit) as fault:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as fault:
         kind = "" if isinstance(fault, ImportError | SyntaxError) else f"{fault.__class__.__name__}: "
-        raise BackendError(f"the module of {text!r} cannot be imported: {kind}{fault}") from fault
+        raise BackendError(f"the module of {text!r} cannot be imported: {kind}{_message(fault)}") from fault
+
+
+def _message(fault: BaseException) -> str:
+    from moesaic.conformance.printable import message  # noqa: PLC0415
+
+    return message(fault)
 
 
 def _is_needed(parameter: inspect.Parameter) -> bool:

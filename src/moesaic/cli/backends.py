@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
-from moesaic.backends import Backend
+from moesaic.backends import Backend, Capabilities
 from moesaic.cli.backend_choice import all_backends, is_oracle
 from moesaic.cli.declarations import (
     FLAGS,
@@ -17,7 +17,8 @@ from moesaic.cli.declarations import (
     needs,
     target_names,
 )
-from moesaic.cli.printing import print_json, print_table
+from moesaic.cli.printing import print_json, print_line, print_table
+from moesaic.cli.short_form import short_form
 
 
 def backends(
@@ -32,24 +33,35 @@ def backends(
     if as_json:
         print_json({"backends": [as_document(backend) for backend in there]})
         return
-    print_table(("", *(backend.name for backend in there)), rows(there))
+    for index, backend in enumerate(there):
+        if index:
+            print_line()
+        print_table((backend.name, ""), rows(backend))
 
 
-def rows(there: Sequence[Backend[Any]]) -> Iterator[tuple[str, ...]]:
-    """One row per property, one column per backend."""
-    yield ("chosen", *("only when named (oracle)" if is_oracle(backend) else "by preference" for backend in there))
-    declared = [backend.capabilities for backend in there]
-    yield ("runs on", *("\n".join(target_names(can)) for can in declared))
-    yield ("needs", *("\n".join(needs(can)) or "-" for can in declared))
-    yield ("dtypes", *("\n".join(dtype_names(can)) for can in declared))
-    yield ("schemes", *("\n".join(map(repr, can.schemes)) for can in declared))
-    yield ("layouts", *("\n".join(map(repr, can.layouts)) for can in declared))
-    yield ("activations", *("\n".join(accepts.activation.__name__ for accepts in can.activations) for can in declared))
-    for flag in FLAGS:
-        yield (flag.replace("_", " "), *("yes" if getattr(can, flag) else "no" for can in declared))
-    yield ("row bytes", *(str(can.row_bytes) for can in declared))
-    yield ("most experts", *(limit_text(can.max_experts) for can in declared))
-    yield ("most slots", *(limit_text(can.max_top_k) for can in declared))
+def rows(backend: Backend[Any]) -> Iterator[tuple[str, str]]:
+    """One row per property: a block for each backend stays readable in a narrow terminal, a table of all does not."""
+    can = backend.capabilities
+    flags = {flag: flag.replace("_", " ") for flag in FLAGS}
+    yield "chosen", "only when named (oracle)" if is_oracle(backend) else "by preference"
+    yield "runs on", ", ".join(target_names(can))
+    yield "needs", ", ".join(needs(can)) or "-"
+    yield "dtypes", ", ".join(dtype_names(can))
+    yield "schemes", "\n".join(_scheme_rows(can))
+    yield "layouts", ", ".join(map(repr, can.layouts))
+    yield "activations", ", ".join(accepts.activation.__name__ for accepts in can.activations)
+    yield "yes", ", ".join(name for flag, name in flags.items() if getattr(can, flag)) or "-"
+    yield "no", ", ".join(name for flag, name in flags.items() if not getattr(can, flag)) or "-"
+    yield "row bytes", str(can.row_bytes)
+    yield "most experts", limit_text(can.max_experts)
+    yield "most slots", limit_text(can.max_top_k)
+
+
+def _scheme_rows(can: Capabilities) -> Iterator[str]:
+    """The formats of weights, a line for each format of inputs that they are declared with."""
+    for inputs in dict.fromkeys(scheme.inputs for scheme in can.schemes):
+        weights = dict.fromkeys(short_form(scheme.weights) for scheme in can.schemes if scheme.inputs == inputs)
+        yield f"inputs {short_form(inputs)}: weights {', '.join(weights)}"
 
 
 def as_document(backend: Backend[Any]) -> dict[str, object]:

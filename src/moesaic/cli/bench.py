@@ -12,7 +12,7 @@ from moesaic.cli.layer_timing import LayerTiming, Row
 from moesaic.cli.machine import describe
 from moesaic.cli.printing import print_json, print_line, print_note, print_table
 from moesaic.cli.problem_options import AskedProblem, takes_problem
-from moesaic.cli.reading import read_counts, read_device
+from moesaic.cli.reading import declared_kinds, read_counts, read_device
 from moesaic.cli.source_commit import source_commit
 from moesaic.machine import Machine
 from moesaic.resolve import Resolution, resolve
@@ -37,7 +37,7 @@ def bench(
     there = all_backends(plugin or ())
     wanted = there if backend is None else (backend_named(backend, there),)
     candidates = tuple(b for b in wanted if backend is not None or not is_oracle(b))
-    resolution = resolve(asked.read(), machine, candidates)
+    resolution = resolve(asked.read(more=declared_kinds(there)), machine, candidates)
     resolution.backend  # noqa: B018  (raises NoBackendError if there is none)
     timing = LayerTiming.prepare(resolution, read_device(device or machine.device), max(counts))
     _note_declined(resolution)  # after what may be refused: an error is one line

@@ -16,7 +16,7 @@ from moesaic.cli.conform_run import Run
 from moesaic.cli.exit_codes import ExitCode
 from moesaic.cli.interruption import interruptible
 from moesaic.cli.printing import print_json
-from moesaic.cli.reading import read_device
+from moesaic.cli.reading import declared_kinds, read_as, read_device
 from moesaic.cli.standard_streams import occupy, prints_on_stderr
 from moesaic.conformance import CHECKS, Case
 from moesaic.conformance.asked import check_named
@@ -24,8 +24,6 @@ from moesaic.conformance.unlisted import UnlistedActivation, UnlistedFormat
 from moesaic.conformance.worker import LONGEST
 from moesaic.errors import ParseError
 from moesaic.machine import Machine
-from moesaic.parsing import parse
-from moesaic.vocabulary import VOCABULARY
 
 MACHINE_CODES = (ReasonCode.DEVICE, ReasonCode.ARCHITECTURE, ReasonCode.FEATURE, ReasonCode.PACKAGE)
 """The reasons that are about this machine and not about a problem."""
@@ -42,17 +40,26 @@ def conform(
     ] = None,
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, the same declared cells.")] = False,
-    check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Try this promise only.")] = None,
-    case: Annotated[str | None, typer.Option("--case", metavar="REPR", help="On this case only.")] = None,
+    check: Annotated[
+        list[str] | None, typer.Option("--check", metavar="NAME", help="Try this promise only; may be repeated.")
+    ] = None,
+    case: Annotated[
+        list[str] | None, typer.Option("--case", metavar="REPR", help="On this case only; may be repeated.")
+    ] = None,
     device: Annotated[str | None, typer.Option(metavar="DEVICE", help="cpu or cuda.")] = None,
     limit: Annotated[float, typer.Option(metavar="SECONDS", help="After which a call counts as hung, from 1.")] = 120.0,
-    mutants: Annotated[bool, typer.Option("--mutants", help="Try the kit itself, on seeded defects.")] = False,
+    mutants: Annotated[
+        bool, typer.Option("--mutants", help="Try the kit itself, on seeded defects: five minutes with --quick.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Try every promise of the backend contract on everything that a backend declares. Exit code 1: one is broken."""
+    """Try every promise of the backend contract on everything that a backend declares.
+
+    Exit code 1: one is broken. 2: nothing could be tried, for instance because the backend declines the case.
+    """
     occupy()
     if mutants:
-        if backends or check is not None or case is not None or device is not None:
+        if backends or check or case or device is not None:
             raise ParseError("--mutants tries all checks on mutants of its own, on the CPU: leave out everything else")
         with interruptible():
             conform_mutants(quick=quick, as_json=as_json)
@@ -62,19 +69,22 @@ def conform(
     machine = Machine.current(None if device is None else read_device(device))
     with prints_on_stderr():  # a module prints what it likes while it is imported
         subjects = {name: tried_backend(name) for name in backends} if backends else _running(machine)
-    checks = CHECKS if check is None else (check_named(check, "--check"),)
-    cases = None if case is None else (_read_case(case, tuple(subjects.values())),)
+    checks = tuple(dict.fromkeys(check_named(name, "--check") for name in check)) if check else CHECKS
+    cases = tuple(dict.fromkeys(_read_case(text, tuple(subjects.values())) for text in case)) if case else None
     began = perf_counter()
     with interruptible():  # printing too: an impatient second Ctrl-C is not to cut the answer in two
         tried = Run(subjects, machine, checks, cases, quick, device).tried(limit)
         if as_json:
             print_json(document(tried, machine, perf_counter() - began, quick=quick))
         else:
-            print_answer(tried, machine, with_cells=cases is None and check is None)
+            print_answer(tried, machine, with_cells=cases is None and not check)
     if tried.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if any(report.faults for report in tried.reports):
         raise typer.Exit(ExitCode.NO)
+    idle = [report for report in tried.reports if report.nothing_tried]
+    if idle and (backends or len(idle) == len(tried.reports)):  # of those that were not named some may decline
+        raise typer.Exit(ExitCode.BAD_INPUT)
 
 
 def _running(machine: Machine) -> dict[str, Backend[Any]]:
@@ -91,12 +101,4 @@ def _missing(backend: Backend[Any], machine: Machine) -> bool:
 
 
 def _read_case(text: str, subjects: Sequence[Backend[Any]]) -> Case:
-    own = [accepts.activation for subject in subjects for accepts in subject.capabilities.activations]
-    stored = [
-        f.__class__ for s in subjects for scheme in s.capabilities.schemes for f in (scheme.weights, scheme.inputs)
-    ]
-    kinds = {kind.__name__: kind for kind in (*own, *stored, UnlistedActivation, UnlistedFormat, *VOCABULARY, Case)}
-    value = parse(text, kinds)
-    if not isinstance(value, Case):
-        raise ParseError(f"--case got {text[:60]!r}, but it needs the repr of a Case")
-    return value
+    return read_as(Case, text, "--case", (*declared_kinds(subjects), UnlistedActivation, UnlistedFormat, Case))

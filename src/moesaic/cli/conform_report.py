@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from moesaic.cli.conform_run import Tried
 from moesaic.cli.machine import describe
 from moesaic.cli.printing import print_line, print_table
 from moesaic.cli.source_commit import source_commit
 from moesaic.conformance import Report, Status
+from moesaic.conformance.report import VALUES
 from moesaic.machine import Machine
+
+MOST_REASONS = 3
+"""Reasons for skipped checks that are told in the text."""
 
 
 def document(tried: Tried, machine: Machine, seconds: float, *, quick: bool) -> dict[str, object]:
@@ -47,10 +53,27 @@ def print_report(report: Report, *, with_cells: bool) -> None:
     ]
     print_line()
     print_table(("check", *statuses), table, numbers=statuses)
+    if report.skips:
+        print_line()
+        print_line(_skipped(report.skips))
+    echoes = report.echoes
     for group in report.groups:
+        if group.smallest.check in echoes:
+            continue
         print_line()
         print_line(group.headline)
         print_line(f"  {group.smallest.detail}")
         print_line(f"  {report.repetition(group.smallest)}")
+    if echoes:
+        print_line()
+        print_line(f"also fail, probably for the same reason as {VALUES} (--json has their text): {', '.join(echoes)}")
     print_line()
     print_line(report.verdict)
+
+
+def _skipped(skips: Mapping[str, int]) -> str:
+    """For instance `skipped 812: 430 many experts: ...; 92 no slot is inactive; 290 for 7 other reasons (--json)`."""
+    told = [f"{count} {reason}" for reason, count in list(skips.items())[:MOST_REASONS]]
+    others = list(skips.values())[MOST_REASONS:]
+    more = [f"{sum(others)} for {len(others)} other reasons (--json)"] if others else []
+    return f"skipped {sum(skips.values())}: {'; '.join((*told, *more))}"

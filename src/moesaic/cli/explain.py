@@ -12,7 +12,7 @@ from moesaic.cli.exit_codes import ExitCode
 from moesaic.cli.machine import describe
 from moesaic.cli.printing import print_json, print_line, print_table
 from moesaic.cli.problem_options import AskedProblem, takes_problem
-from moesaic.cli.reading import read_machine
+from moesaic.cli.reading import declared_kinds, read_machine
 from moesaic.cli.tuned_table import table_document, table_lines
 from moesaic.resolve import Resolution, Verdict, resolve
 
@@ -33,9 +33,10 @@ def explain(
 ) -> None:
     """Say which backend runs a problem, and every reason against each of the others. Exit code 1: none does."""
     there = all_backends(plugin or ())
+    more = declared_kinds(there)
     if backend is not None:
         there = (backend_named(backend, there),)
-    resolution = resolve(asked.read(trust_remote_code=trust_remote_code), read_machine(machine), there)
+    resolution = resolve(asked.read(trust_remote_code=trust_remote_code, more=more), read_machine(machine), there)
     chosen = chosen_name(resolution, named=backend is not None)
     if as_json:
         print_json(as_document(resolution, chosen))

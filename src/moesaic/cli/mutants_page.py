@@ -10,17 +10,21 @@ from moesaic.conformance.mutants.kill_matrix import KillMatrix
 HEAD = """\
 # Mutants: the kit on trial
 
-Written by `moesaic conform --mutants > docs/mutants.md`; do not edit. Each mutant is wrong in one way and named after
-its fault in the catalogue of public faults. *Meant* is the check that has to find it; the others are those that found
-it as well in the run that wrote this page (a mutant that reads uninitialised memory or changes from call to call may
-be found by more or fewer of them elsewhere).
+{origin}
+
+Each mutant is wrong in one way and named after its fault in the catalogue of public faults. *Meant* is the check that
+has to find it; the others are those that found it as well in the run that wrote this page (a mutant that reads
+uninitialised memory or changes from call to call may be found by more or fewer of them elsewhere).
 """
+
+WHOLE = "Written by `moesaic conform --mutants > docs/mutants.md`; do not edit."
+QUICK = "Written by `moesaic conform --mutants --quick`: each mutant met the check meant for it, and no other."
 
 
 def mutants_page(matrix: KillMatrix, mutants: Sequence[Mutant]) -> str:
     """The page. `mutants` in the order of the verdicts of `matrix`."""
     verdicts = dict(zip((m.name for m in mutants), matrix.verdicts, strict=True))
-    parts = [HEAD, "\n".join(_summary(matrix))]
+    parts = [HEAD.format(origin=QUICK if matrix.quick else WHOLE), "\n".join(_summary(matrix))]
     for kind in dict.fromkeys(mutant.judge.kind for mutant in mutants):
         own = [mutant for mutant in mutants if mutant.judge.kind == kind]
         parts += [f"\n## {kind.capitalize()} mutants\n", "\n".join(_rows(own, verdicts, quick=matrix.quick))]

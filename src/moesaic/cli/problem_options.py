@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Annotated, Any, final
 
@@ -60,15 +60,18 @@ class AskedProblem:
     problem: str | None
     fields: tuple[tuple[str, str | bool], ...]
 
-    def read(self, *, trust_remote_code: bool = False) -> Problem:
-        """The problem. Raises a MoesaicError naming what is wrong or missing."""
+    def read(self, *, trust_remote_code: bool = False, more: Sequence[type] = ()) -> Problem:
+        """The problem; `more` are classes that its values may be of beside those of the package.
+
+        Raises a MoesaicError naming what is wrong or missing.
+        """
         if self.model is not None and self.problem is not None:
             raise ParseError(
                 "--model and --problem are both given; give one, and change single fields by their options"
             )
-        given = {name: _field_value(name, value) for name, value in self.fields}
+        given = {name: _field_value(name, value, more) for name, value in self.fields}
         if self.problem is not None:
-            return replace(read_as(Problem, self.problem, "--problem"), **given)
+            return replace(read_as(Problem, self.problem, "--problem", more), **given)
         if self.model is None:
             return _from_fields(given)
         if names_directory(self.model):
@@ -95,14 +98,15 @@ def _from_fields(given: dict[str, Any]) -> Problem:
     needed = {field.name for field in fields(Problem) if field.default is MISSING}
     missing = [f.option for f in FIELD_OPTIONS if f.field in needed - set(given)]
     if missing:
-        raise ParseError(f"the problem lacks {', '.join(missing)}: give them, or start from --model or --problem")
+        them = "it" if len(missing) == 1 else "them"
+        raise ParseError(f"the problem lacks {', '.join(missing)}: give {them}, or start from --model or --problem")
     return Problem(**given)
 
 
-def _field_value(name: str, value: str | bool) -> Any:  # noqa: FBT001
+def _field_value(name: str, value: str | bool, more: Sequence[type]) -> Any:  # noqa: FBT001
     if isinstance(value, bool):
         return value
-    return read_dtype(value) if name == "dtype" else read_value(value)
+    return read_dtype(value) if name == "dtype" else read_value(value, more)
 
 
 def _start_parameters() -> list[inspect.Parameter]:

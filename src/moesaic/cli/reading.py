@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
 
+from moesaic.backends import Backend
 from moesaic.errors import ParseError
 from moesaic.known_machines import KNOWN_MACHINES, known_machine
 from moesaic.machine import Machine
@@ -14,19 +16,31 @@ from moesaic.vocabulary import VOCABULARY
 
 Value = TypeVar("Value")
 
-
-def read_value(text: str) -> Any:
-    """The value whose repr is `text`; the bare name of a class stands for it with its defaults."""
-    classes = {value.__name__: value for value in VOCABULARY}
-    return parse(f"{text}()" if text.strip() in classes else text, classes)
+LONGEST_SHOWN = 60
+"""Letters of a wrong value that a message repeats."""
 
 
-def read_as(kind: type[Value], text: str, option: str) -> Value:
+def read_value(text: str, more: Sequence[type] = ()) -> Any:
+    """The value whose repr is `text`; the bare name of a class stands for it with its defaults.
+
+    `more`: classes that are known beside those of the package, which keep their names.
+    """
+    return parse(text, {kind.__name__: kind for kind in (*more, *VOCABULARY)})
+
+
+def read_as(kind: type[Value], text: str, option: str, more: Sequence[type] = ()) -> Value:
     """The value of class `kind` whose repr is `text`, given with `option`."""
-    value = read_value(text)
+    value = read_value(text, more)
     if not isinstance(value, kind):
-        raise ParseError(f"{option} got {text!r}, but it needs the repr of a {kind.__name__}")
+        raise ParseError(f"{option} got {text[:LONGEST_SHOWN]!r}, but it needs the repr of a {kind.__name__}")
     return value
+
+
+def declared_kinds(backends: Sequence[Backend[Any]]) -> tuple[type, ...]:
+    """The classes of the activations and formats that `backends` declare: those of other packages are read too."""
+    declared = [backend.capabilities for backend in backends]
+    stored = (f.__class__ for can in declared for scheme in can.schemes for f in (scheme.weights, scheme.inputs))
+    return tuple(dict.fromkeys((*(a.activation for can in declared for a in can.activations), *stored)))
 
 
 def read_dtype(text: str) -> torch.dtype:

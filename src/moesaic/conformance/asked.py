@@ -6,10 +6,33 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
+from moesaic.activations import Activation
 from moesaic.backends.base import Backend
 from moesaic.conformance.checks import CHECKS
 from moesaic.conformance.checks.base import Check
+from moesaic.dispatch import Dispatcher
+from moesaic.dispatch.fleet import Fleet
 from moesaic.errors import BackendError, ParseError
+from moesaic.quant import Format
+from moesaic.routers.base import Router
+
+KITS: tuple[tuple[type, str], ...] = (
+    (Activation, "ActivationConformance"),
+    (Router, "RouterConformance"),
+    (Format, "FormatConformance"),
+    (Dispatcher, "DispatcherConformance"),
+    (Fleet, "DispatcherConformance"),
+)
+"""What is no backend, and the class of the kit that tries it."""
+
+
+def other_kit(given: object) -> str:
+    """Where `given`, a value or a class that is no backend, is tried; empty if no kit tries such a thing."""
+    kind = given if isinstance(given, type) else given.__class__
+    for known, kit in KITS:
+        if issubclass(kind, known):
+            return f": a test class derived from moesaic.conformance.{kit} tries it (docs/conformance.md)"
+    return ""
 
 
 def backend_of(owner: str, given: object) -> Backend[Any]:
@@ -18,9 +41,11 @@ def backend_of(owner: str, given: object) -> Backend[Any]:
     Raises BackendError for a class, and for anything else.
     """
     if isinstance(given, type):
-        raise BackendError(f"{owner} is the class {given.__name__}, but it needs an instance: {given.__name__}()")
+        instance = f"an instance: {given.__name__}()" if issubclass(given, Backend) else "an instance of a Backend"
+        raise BackendError(f"{owner} is the class {given.__name__}, but it needs {instance}{other_kit(given)}")
     if not isinstance(given, Backend):
-        raise BackendError(f"{owner} is {given!r}, but it needs an instance of a Backend, for instance Reference()")
+        instead = other_kit(given) or ", for instance Reference()"
+        raise BackendError(f"{owner} is {given!r}, but it needs an instance of a Backend{instead}")
     return given
 
 

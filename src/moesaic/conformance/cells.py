@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -88,13 +89,16 @@ def touched(case: Case, check: str, backend: Backend[Any], machine: Machine) -> 
     return frozenset(found)
 
 
-def why_not(cell: Cell, backend: Backend[Any], machine: Machine) -> str:
-    """Why no case executed `cell` on `machine`."""
+def why_not(cell: Cell, backend: Backend[Any], machine: Machine, checks: Iterable[str] | None = None) -> str:
+    """Why no case executed `cell` on `machine`, where `checks` were tried; None for all of them."""
+    needed = EXECUTED_BY.get(cell.axis, "equals_reference")
     match cell.axis:
         case "target":
             return f"this machine is {machine.device} {machine.architecture}"
         case "graph_capture" if machine.device != "cuda":
             return "a graph is captured on a CUDA device only"
+        case _ if checks is not None and needed not in checks:
+            return f"not tried: {needed} executes such a cell"
         case _:
             return f"no case of {backend.name} that was run has it"
 

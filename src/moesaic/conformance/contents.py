@@ -54,6 +54,11 @@ def empty_expert(case: Case) -> int | None:
 
 def weights_of(case: Case) -> ExpertWeights:
     """The weights that the seed of `case` stands for; every term is so large that losing it shows."""
+    return plain_weights_of(case).quantize(case.problem.scheme.weights)
+
+
+def plain_weights_of(case: Case) -> ExpertWeights:
+    """The same before they are stored in the format of the problem."""
     problem, generator = case.problem, _generator(case.seed, 2)
     experts, hidden, inner, width = (
         problem.num_experts,
@@ -65,14 +70,13 @@ def weights_of(case: Case) -> ExpertWeights:
     def normal(*shape: int, scale: float) -> Tensor:
         return (torch.randn(*shape, generator=generator) * scale).to(problem.dtype)
 
-    plain = ExpertWeights.plain(
+    return ExpertWeights.plain(
         normal(experts, width, hidden, scale=3 / hidden**0.5),
         normal(experts, hidden, inner, scale=1 / inner**0.5),
         gate_up_bias=normal(experts, width, scale=1.0) if problem.bias else None,
         down_bias=normal(experts, hidden, scale=1.0) if problem.bias else None,
         output_scale=1 + normal(hidden, scale=0.3) if isinstance(problem.output_norm, OutputNorm) else None,
     )
-    return plain.quantize(problem.scheme.weights)
 
 
 def _ids(case: Case, generator: torch.Generator) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 from moesaic.backends.base import Backend
 from moesaic.backends.capabilities import Accepts, Capabilities, Requires, Target
+from moesaic.conformance.printable import message
 from moesaic.errors import Nonconformance
 from moesaic.layouts import Layout
 from moesaic.problem import DTYPES
@@ -35,11 +36,17 @@ def _class_faults(backend: Backend[Any]) -> Iterator[Nonconformance]:
     kind = backend.__class__
     for declared in ("name", "capabilities"):
         if declared not in vars(kind):
-            yield Nonconformance(f"{kind.__name__}.{declared}", "its own on the class", "none, or an inherited one")
-    if not isinstance(backend.__class__.__dict__.get("name"), str) or not kind.__dict__.get("name"):
-        yield Nonconformance(f"{kind.__name__}.name", "a name", repr(kind.__dict__.get("name")))
-    if not is_dataclass(backend) or not kind.__dict__.get("__dataclass_params__") or not _is_frozen(kind):
-        yield Nonconformance(f"the class {kind.__name__}", "a frozen dataclass of its own", "another class")
+            wanted = f"one of its own: write {declared}: ClassVar[...] = ... in class {kind.__name__}"
+            yield Nonconformance(f"{kind.__name__}.{declared}", wanted, "none, or an inherited one")
+    named = vars(kind).get("name", "inherited, which is told above")
+    if not isinstance(named, str) or not named:
+        yield Nonconformance(f"{kind.__name__}.name", "a name", repr(named))
+    if not is_dataclass(backend) or not kind.__dict__.get("__dataclass_params__"):
+        wanted = f"a frozen dataclass of its own: write @dataclass(frozen=True) above class {kind.__name__}"
+        yield Nonconformance(f"the class {kind.__name__}", wanted, "no dataclass, or an inherited one")
+    elif not _is_frozen(kind):
+        wanted = f"a frozen dataclass: write @dataclass(frozen=True) above class {kind.__name__}"
+        yield Nonconformance(f"the class {kind.__name__}", wanted, "a dataclass that can be changed")
 
 
 def _is_frozen(kind: type) -> bool:
@@ -86,5 +93,7 @@ def _contradictions(can: Capabilities) -> Iterator[Nonconformance]:
     for kind in kinds:
         try:
             kind()
-        except TypeError as fault:
-            yield Nonconformance(f"{kind.__name__}()", "a default for every constant", str(fault))
+        except Exception as fault:  # noqa: BLE001  (a constructor of a stranger)
+            yield Nonconformance(
+                f"{kind.__name__}()", "a default for every constant", f"{fault.__class__.__name__}: {message(fault)}"
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -109,6 +110,36 @@ class UndefinedRows(DispatchCheck):
             found.append(subject.combine(calls, rows, receipts))
         for again in found[1:]:
             _all_same(again, found[0], "outputs under another poison")
+
+
+@final
+@dataclass(frozen=True)
+class NanTokens(DispatchCheck):
+    """One element of a token of each rank is NaN: it comes back as NaN there, and nothing else changes a bit.
+
+    Meant for F06 and F36: NaN that a clamp or a narrow transport turns into a number, so that nobody sees it.
+    """
+
+    name: ClassVar[str] = "nan_tokens"
+    meaning: ClassVar[str] = "NaN in a token arrives, comes back, and stays in its token"
+
+    @override
+    def run(self, subject: FleetSubject, traffic: Traffic) -> None:
+        wanted, calls = subject.outputs(traffic, subject.marked), subject.calls(traffic)
+        struck: dict[int, Tensor] = {}
+        for rank, (hidden, routing) in enumerate(calls):
+            active = ((routing.topk_ids >= 0) & (routing.topk_ids < subject.fleet.num_experts)).any(1)
+            first = active & (active.cumsum(0) == 1)
+            struck[rank] = first.unsqueeze(1) & (torch.arange(hidden.shape[1], device=subject.device) == 1)
+            hidden[struck[rank]] = math.nan
+        delivered = subject.fleet.dispatch_all(calls)  # whose contract forbids NaN where nothing is wrong upstream
+        rows = subject.rows(subject.marked, delivered)
+        outputs = subject.combine(calls, rows, [receipt for _, receipt in delivered])
+        for rank, output, calm in zip(subject.fleet.played, outputs, wanted, strict=True):
+            if not bool(output[struck[rank]].isnan().all()):
+                raise Nonconformance(f"the output of rank {rank} where its token holds NaN", "NaN", "a number")
+            kept = output.masked_fill(struck[rank], 0.0), calm.masked_fill(struck[rank], 0.0)
+            _same(kept[0].double(), kept[1].double(), f"the output of rank {rank} beside a NaN")
 
 
 @final
@@ -232,6 +263,7 @@ DISPATCH_CHECKS: tuple[DispatchCheck, ...] = (
     EveryPair(),
     ExactlyOnce(),
     UndefinedRows(),
+    NanTokens(),
     GarbageIds(),
     Interleaved(),
     TwoRuns(),

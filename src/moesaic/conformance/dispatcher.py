@@ -68,6 +68,11 @@ class DispatcherConformance:
 
 def short(traffic: Traffic) -> str:
     """Traffic as the name of a test."""
-    flags = (f"hot{traffic.hot}" if traffic.hot is not None else "", "duplicates" if traffic.duplicates else "")
+    flags = (
+        f"hot{traffic.hot}" if traffic.hot is not None else "",
+        "duplicates" if traffic.duplicates else "",
+        f"inactive{traffic.inactive:g}",
+        f"rotation{traffic.rotation}" if traffic.rotation else "",
+    )
     sizes = f"T{'+'.join(map(str, traffic.tokens))} K{traffic.top_k} H{traffic.hidden_size}"
     return " ".join((sizes, str(traffic.dtype).removeprefix("torch."), f"seed{traffic.seed}", *filter(None, flags)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -18,9 +18,13 @@ from moesaic.conformance.fleet_subject import FleetSubject
 from moesaic.conformance.noise import deviation
 from moesaic.conformance.tolerance import tolerance
 from moesaic.conformance.traffic import Traffic
+from moesaic.dispatch.fleet import Call, Fleet
 from moesaic.errors import Nonconformance
 from moesaic.layouts import Standard
 from moesaic.weights import ExpertWeights
+
+LARGE, NARROW = 1e3, 16.0
+"""What one token of each rank is multiplied by, and where float16 would overflow in SwiGLU."""
 
 
 @final
@@ -28,8 +32,9 @@ from moesaic.weights import ExpertWeights
 class EqualsOneRank(DispatchCheck):
     """Experts that are no multiplication (SwiGLU), so that the side on which a weight is applied shows.
 
-    Run with the router weight on the output and, if the fleet or its experts take it there, on the input. Meant for
-    F24, F31, F76 to F79.
+    Tokens and router weights are ordinary numbers, so that what is lost on the way shows; some weights are negative or
+    above 2, and one token of each rank is large. Run with the router weight on the output and, if the fleet or its
+    experts take it there, on the input. Meant for F18, F24, F31, F37, F50, F76 to F79.
     """
 
     name: ClassVar[str] = "equals_one_rank"
@@ -42,16 +47,40 @@ class EqualsOneRank(DispatchCheck):
             self._compare(subject, traffic, on_input=on_input)
 
     def _compare(self, subject: FleetSubject, traffic: Traffic, *, on_input: bool) -> None:
-        fleet, calls, weights = subject.fleet, subject.calls(traffic), _weights(subject, traffic)
+        fleet, calls, weights = subject.fleet, _calls(subject, traffic), _weights(subject, traffic)
         held = partial(_held, subject, traffic, weights, on_input=on_input)
         got = torch.cat([output.cpu() for output in subject.outputs(traffic, held, calls)])
         wanted = _one_rank(subject, traffic, weights, on_input=on_input)
         exact = torch.cat([wanted[rank] for rank in fleet.played])
-        allowed = tolerance(traffic.dtype, subject.problem(traffic, 0).scheme, traffic.hidden_size, len(exact))
-        found = deviation(got, exact)
-        if found.exceeds(allowed):
-            where = ", weight on the input" if on_input else ""
-            raise Nonconformance(f"outputs against one rank{where}", *excess(found, allowed))
+        is_large = torch.cat([_is_large(fleet, calls[rank][1]) for rank in fleet.played]).cpu()
+        for rows, size in ((~is_large, "outputs"), (is_large, "outputs of large tokens")):
+            scheme = subject.problem(traffic, 0).scheme
+            allowed = tolerance(traffic.dtype, scheme, traffic.hidden_size, int(rows.sum()))
+            found = deviation(got[rows], exact[rows])
+            if found.exceeds(allowed):
+                where = ", weight on the input" if on_input else ""
+                raise Nonconformance(f"{size} against one rank{where}", *excess(found, allowed))
+
+
+def _calls(subject: FleetSubject, traffic: Traffic) -> list[Call]:
+    """The traffic's calls with normal numbers as tokens and router weights of any size up to 2.5 and of both signs."""
+    calls: list[Call] = []
+    for rank, (hidden, routing) in enumerate(subject.calls(traffic)):
+        generator = torch.Generator().manual_seed(traffic.seed * 64 + rank)
+        tokens = torch.randn(hidden.shape, generator=generator).to(subject.device)
+        tokens[_is_large(subject.fleet, routing)] *= NARROW if traffic.dtype == torch.float16 else LARGE
+        weights = 0.1 + torch.rand(routing.topk_weights.shape, generator=generator)
+        weights[::3] *= -1.0  # of whole tokens, since what cancels leaves rounding
+        weights[1::3, -1:] = 2.5
+        kept = torch.where(routing.topk_weights.isnan(), routing.topk_weights, weights.to(subject.device))
+        calls.append((tokens.to(traffic.dtype), replace(routing, topk_weights=kept)))
+    return calls
+
+
+def _is_large(fleet: Fleet[Any], routing: Routing) -> Tensor:
+    """Bool `[T]`: the first token of a rank that has an active slot."""
+    active = ((routing.topk_ids >= 0) & (routing.topk_ids < fleet.num_experts)).any(1)
+    return active & (active.cumsum(0) == 1)
 
 
 def _held(
@@ -82,7 +111,7 @@ def _one_rank(subject: FleetSubject, traffic: Traffic, weights: ExpertWeights, *
         weight_on_input=on_input,
     )
     wide = ExpertWeights.plain(weights.gate_up.data.double().cpu(), weights.down.data.double().cpu())
-    calls = subject.calls(traffic)
+    calls = _calls(subject, traffic)
     hidden = torch.cat([rows for rows, _ in calls]).double().cpu()
     ids = torch.cat([routing.topk_ids for _, routing in calls]).cpu()
     routing = Routing(ids, torch.cat([routing.topk_weights for _, routing in calls]).cpu())

@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 import traceback
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 from typing_extensions import override
 
 from moesaic.backends.base import Backend
+from moesaic.backends.capabilities import Reason
 from moesaic.conformance.case import Case
 from moesaic.conformance.checks.base import Check
 from moesaic.conformance.checks.declines import Declines
 from moesaic.conformance.oracle import Oracle
-from moesaic.conformance.outcome import Outcome, Status
+from moesaic.conformance.outcome import DECLINED, Outcome, Status
+from moesaic.conformance.printable import message
 from moesaic.conformance.subject import Subject
 from moesaic.conformance.torch_state import kept
 from moesaic.errors import Nonconformance
@@ -55,15 +58,16 @@ class InProcess(Execution):
     def run(self, job: Job) -> Outcome:
         subject = Subject(job.backend, job.machine, self.oracle)
         try:
-            reason = declined(job)
-            if reason is not None:
-                return Outcome(job.check.name, job.case, Status.SKIPPED, reason)
+            if (reason := declined(job)) is not None:
+                return Outcome(job.check.name, job.case, Status.SKIPPED, reason, DECLINED)
             with kept(subject.device):  # a setting that a backend leaves behind must not reach the next job
                 job.check.run(subject, job.case)
         except Nonconformance as fault:
-            return Outcome(job.check.name, job.case, Status.FAILED, str(fault), kind_of(fault))
+            return Outcome(job.check.name, job.case, Status.FAILED, message(fault), kind_of(fault))
+        except KeyboardInterrupt:
+            raise
         # The one place where every exception is caught: whatever a backend raises is what the kit is there to report.
-        except Exception as fault:  # noqa: BLE001
+        except BaseException as fault:  # noqa: BLE001
             return Outcome(job.check.name, job.case, Status.ERRORED, described(fault), raised_at(fault))
         return Outcome(job.check.name, job.case, Status.PASSED)
 
@@ -73,13 +77,18 @@ def declined(job: Job) -> str | None:
     if job.check.name == Declines.name:
         return None
     reasons = job.backend.reasons_against(job.case.problem, job.machine)
-    return f"declined: {'; '.join(map(str, reasons))}" if reasons else None
+    return in_words(reasons) if reasons else None
+
+
+def in_words(reasons: Sequence[Reason]) -> str:
+    """Why a case was not tried that the backend declines."""
+    return f"the backend declines it: {'; '.join(map(str, reasons))}"
 
 
 def described(fault: BaseException) -> str:
     """An exception in one line: its class, its message, and the innermost lines that raised it."""
     where = " < ".join(_frames(fault)[:OWN_FRAMES])
-    return f"{fault.__class__.__name__}: {' '.join(str(fault).split())[:1000]} ({where})"
+    return f"{fault.__class__.__name__}: {' '.join(message(fault).split())[:1000]} ({where})"
 
 
 def raised_at(fault: BaseException) -> str:
@@ -94,6 +103,6 @@ def kind_of(fault: Nonconformance) -> str:
 
 
 def _frames(fault: BaseException) -> list[str]:
-    """The lines that raised `fault`, the innermost first."""
-    frames = traceback.extract_tb(fault.__traceback__)
+    """The lines that raised `fault`, or what it was raised from on purpose, the innermost first."""
+    frames = traceback.extract_tb((fault.__cause__ or fault).__traceback__)
     return [f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}" for frame in reversed(frames)]

@@ -16,7 +16,7 @@ from moesaic.conformance.spelling import Spelling
 class FaultGroup:
     """Faults of one check, one status and one kind. `tried`: cases on which the check was run. `smallest`: to repeat.
 
-    `shared` is what all of their cases have and cases that passed do not.
+    `shared` is what tells their cases from those that passed.
     """
 
     faults: tuple[Outcome, ...]
@@ -32,11 +32,7 @@ class FaultGroup:
             return title
         every = len(self.faults) == self.tried > 1
         counted = f"all {self.tried} cases" if every else f"{len(self.faults)} of {self.tried} cases"
-        named = ", ".join(self.shared.facts)
-        if not named:
-            return f"{title}: {counted}"
-        joined = ", exactly those with" if self.shared.exact else "; all have"
-        return f"{title}: {counted}{joined} {named}"
+        return f"{title}: {counted}, exactly those with {self.shared}" if self.shared.facts else f"{title}: {counted}"
 
     def as_document(self, spelling: Spelling) -> dict[str, object]:
         """The group for JSON, with what repeats its smallest case."""
@@ -46,7 +42,7 @@ class FaultGroup:
             "cases": len(self.faults),
             "tried": self.tried,
             "shared": list(self.shared.facts),
-            "exact": self.shared.exact,
+            "either": self.shared.either,
             "detail": self.smallest.detail,
             "command": spelling.repetition(self.smallest.check, self.smallest.case),
         }

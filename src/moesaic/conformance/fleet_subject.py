@@ -38,7 +38,7 @@ class FleetSubject:
             num_experts=len(self.fleet.experts(rank)),
             top_k=traffic.top_k,
             hidden_size=traffic.hidden_size,
-            intermediate_size=8,
+            intermediate_size=32,
             activation=SwiGLU(),
             dtype=traffic.dtype,
             layout=self.fleet.layout,
@@ -112,6 +112,8 @@ class FleetSubject:
         active = active_slots(batch, len(factors))
         share = weights * weights.abs() if on_input else weights
         each = torch.where(active, share, 0.0) * factors[torch.where(active, ids, 0)]
+        if not isinstance(batch, PaddedStandardBatch):  # a row without an active slot is zero, whatever it holds
+            squares = torch.where(active.any(1, keepdim=True), squares, 0.0)
         return (squares * each.sum(1, keepdim=True)).to(batch.rows.dtype)
 
 

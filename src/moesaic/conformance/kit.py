@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +12,12 @@ from moesaic.conformance import judge
 from moesaic.conformance.asked import backend_of, checks_of
 from moesaic.conformance.case import Case
 from moesaic.conformance.cases import cases_of
-from moesaic.conformance.cells import Cell
-from moesaic.conformance.checks import CHECKS
+from moesaic.conformance.cells import Cell, why_not
+from moesaic.conformance.checks import CHECKS, in_turn
 from moesaic.conformance.checks.base import Check
 from moesaic.conformance.declaration import faults_of
 from moesaic.conformance.execution import Execution, InProcess
+from moesaic.conformance.outcome import Outcome
 from moesaic.conformance.recorded import Recorded
 from moesaic.conformance.report import CellResult, Report
 from moesaic.conformance.spelling import spelling
@@ -58,7 +59,7 @@ def conform(
     planned = cases_of(asked, quick=quick) if cases is None and not faults_of(asked) else cases
     parts: list[Report] = []
     try:
-        for done, check in enumerate(chosen):
+        for done, check in enumerate(in_turn(chosen)):
             part = judge.conform(
                 asked,
                 there,
@@ -75,7 +76,9 @@ def conform(
     except KeyboardInterrupt as stop:
         raise Interrupted(replace(recorded.partial_report(asked, there), spelling=spelling(asked))) from stop
     complete = cases is None and chosen == CHECKS
-    return replace(_joined(parts), complete=complete, spelling=spelling(asked))
+    cells = _cells(parts, asked, tuple(check.name for check in chosen))
+    outcomes = _told(parts, chosen)
+    return replace(parts[0], outcomes=outcomes, cells=cells, complete=complete, spelling=spelling(asked))
 
 
 def _shifted(progress: Callable[[int, int], None], check: int, checks: int) -> Callable[[int, int], None]:
@@ -87,15 +90,16 @@ def _shifted(progress: Callable[[int, int], None], check: int, checks: int) -> C
     return advance
 
 
-def _joined(parts: Sequence[Report]) -> Report:
-    outcomes = tuple(outcome for part in parts for outcome in part.outcomes)
-    return replace(parts[0], outcomes=outcomes, cells=tuple(_cells(result for part in parts for result in part.cells)))
+def _told(parts: Sequence[Report], checks: Sequence[Check]) -> tuple[Outcome, ...]:
+    """All outcomes in the order of `checks`, which need not be that in which they were run."""
+    places = {check.name: place for place, check in enumerate(checks)}
+    every = (outcome for part in parts for outcome in part.outcomes)
+    return tuple(sorted(every, key=lambda outcome: places.get(outcome.check, 0)))
 
 
-def _cells(results: Iterable[CellResult]) -> Iterable[CellResult]:
-    executed, reasons = Counter[Cell](), dict[Cell, str]()
-    for result in results:
+def _cells(parts: Sequence[Report], backend: Backend[Any], checks: Sequence[str]) -> tuple[CellResult, ...]:
+    executed = Counter[Cell]()
+    for result in (result for part in parts for result in part.cells):
         executed[result.cell] += result.executed
-        reasons.setdefault(result.cell, "")
-        reasons[result.cell] = reasons[result.cell] or result.reason
-    return (CellResult(cell, executed[cell], "" if executed[cell] else reason) for cell, reason in reasons.items())
+    machine = parts[0].machine
+    return tuple(CellResult(c, n, "" if n else why_not(c, backend, machine, checks)) for c, n in executed.items())

@@ -16,6 +16,10 @@ SHARE = 0.3
 """Of a default above zero: moves every constant of the package into the range where a third of the values feel it."""
 
 
+DIGITS = 4
+"""After the point: a value is read and typed by people."""
+
+
 def moved(kind: type[Activation], name: str) -> Any:
     """A value of the constant `name` that differs from its default and changes the answer."""
     default = kind().constants()[name]
@@ -24,12 +28,12 @@ def moved(kind: type[Activation], name: str) -> Any:
         return next(option for option in options if option != default)
     if default is None:
         return UNSET
-    return SHARE * default if default else 1.0
+    return round(SHARE * default, DIGITS) if default else 1.0
 
 
 def moved_per_expert(kind: type[Activation], name: str, num_experts: int) -> tuple[float, ...]:
     """One such value for each expert, no two alike."""
-    return tuple(moved(kind, name) * (1 + 0.3 * expert) for expert in range(num_experts))
+    return tuple(round(moved(kind, name) * (1 + 0.3 * expert), DIGITS) for expert in range(num_experts))
 
 
 def variants(accepts: Accepts, num_experts: int) -> Iterator[Activation]:
@@ -45,3 +49,12 @@ def variants(accepts: Accepts, num_experts: int) -> Iterator[Activation]:
         yield from (kind(**{name: value}) for name, value in each.items())
         if len(each) > 1:
             yield kind(**each)
+
+
+def all_moved(accepts: Accepts, num_experts: int, *, each: bool) -> Activation:
+    """Every free constant moved; with `each` those that are free per expert to a value of its own for every expert."""
+    kind = accepts.activation
+    values = {name: moved(kind, name) for name in (*accepts.scalar, *accepts.per_expert)}
+    if each and num_experts > 1:
+        values |= {name: moved_per_expert(kind, name, num_experts) for name in accepts.per_expert}
+    return kind(**values)

@@ -2,8 +2,8 @@
 
 The honest kernel rounds where a fused kernel must: the first projection, the activation's result, the second
 projection and the output, each once, with sums in float32 that run through blocks of 16 in sequence (the longest
-chain that hardware has; a tree is more exact). `python -m moesaic.conformance.noise_table` prints the table of
-`tolerance.py`.
+chain that tensor cores have; a tree is more exact), of float32 rows through one product after another, as a plain loop
+adds them. `python -m moesaic.conformance.noise_table` prints the table of `tolerance.py`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def _rounded(rows: Tensor, scheme: Scheme) -> Tensor:
 def _product(rows: Tensor, weights: Tensor) -> Tensor:
     wide = torch.float64 if rows.dtype == torch.float64 else torch.float32
     total = torch.zeros(rows.shape[0], weights.shape[0], dtype=wide)
-    for start in range(0, rows.shape[1], BLOCK):
-        part = slice(start, start + BLOCK)
+    block = 1 if rows.dtype == torch.float32 else BLOCK
+    for start in range(0, rows.shape[1], block):
+        part = slice(start, start + block)
         total += rows[:, part].to(wide) @ weights[:, part].to(wide).T
     return total

@@ -8,6 +8,10 @@ from enum import StrEnum
 from typing import final
 
 from moesaic.conformance.case import Case
+from moesaic.conformance.case_text import case_text
+
+DECLINED = "declined"
+"""The kind of outcomes that were skipped because the backend declines the case."""
 
 
 @final
@@ -35,7 +39,7 @@ class Status(StrEnum):
 class Outcome:
     """`check` is the name of a check, or "declaration" with no case. `detail` says what was wanted and got, or why.
 
-    `kind` is the same for faults that differ in their figures only.
+    `kind` is the same for faults that differ in their figures only, and DECLINED for a case that the backend declines.
     """
 
     check: str
@@ -51,5 +55,5 @@ class Outcome:
 
 def command(backend: str, check: str, case: Case | None) -> str:
     """The command line that tries one check of `backend` on one case; without a case, its declaration."""
-    chosen = "" if case is None else f" --check {check} --case {shlex.quote(repr(case))}"
+    chosen = "" if case is None else f" --check {check} --case {shlex.quote(case_text(case))}"
     return f"moesaic conform {shlex.quote(backend)}{chosen}"

@@ -6,11 +6,18 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import final
 
+from moesaic.conformance.case import Case
 from moesaic.conformance.cells import Cell
 from moesaic.conformance.fault_group import FaultGroup, fault_groups
-from moesaic.conformance.outcome import Outcome, Status
+from moesaic.conformance.outcome import DECLINED, Outcome, Status
 from moesaic.conformance.spelling import Spelling
 from moesaic.machine import Machine
+
+VALUES = "equals_reference"
+"""The check of values: if it fails, most others that look at rows do."""
+
+JUDGES_WORDS = "declines"
+"""The check that judges what a backend says of a case, and never runs it."""
 
 
 @final
@@ -44,6 +51,38 @@ class Report:
     def faults(self) -> tuple[Outcome, ...]:
         """The outcomes that say that the backend is wrong."""
         return tuple(outcome for outcome in self.outcomes if outcome.status.is_fault)
+
+    @property
+    def nothing_tried(self) -> str:
+        """Why, where no call of the backend was tried: it declines every case, or no check has anything to try."""
+        skipped = [outcome for outcome in self.outcomes if outcome.status is Status.SKIPPED]
+        if not skipped or any(o.status is not Status.SKIPPED and o.check != JUDGES_WORDS for o in self.outcomes):
+            return ""
+        declined = [outcome for outcome in skipped if outcome.kind == DECLINED]
+        cases = len({outcome.case for outcome in declined})
+        if not cases:
+            return f"{self.backend}: nothing was tried: {'; '.join(sorted({o.detail for o in skipped}))}"
+        named = "this case" if cases == 1 else f"all {cases} cases"
+        return f"{self.backend} declines {named}: {declined[0].detail.partition(': ')[2]}"
+
+    @property
+    def skips(self) -> dict[str, int]:
+        """How often a check was not tried on a case, by reason, the most frequent first."""
+        return dict(Counter(o.detail for o in self.outcomes if o.status is Status.SKIPPED).most_common())
+
+    @property
+    def echoes(self) -> tuple[str, ...]:
+        """The checks that fail where `equals_reference` does, in the same way, and nowhere else.
+
+        Wrong rows show in every check that looks at rows, so these are told in one line.
+        """
+        values = {(fault.case, fault.status) for fault in self.faults if fault.check == VALUES}
+        others = dict.fromkeys(fault.check for fault in self.faults if fault.check not in (VALUES, JUDGES_WORDS))
+        found: dict[str, set[tuple[Case | None, Status]]] = {check: set() for check in others}
+        for fault in self.faults:
+            if fault.check in found:
+                found[fault.check].add((fault.case, fault.status))
+        return tuple(check for check, faults in found.items() if faults <= values)
 
     @property
     def groups(self) -> tuple[FaultGroup, ...]:
@@ -81,6 +120,8 @@ class Report:
             return f"{self.backend} does not keep its contract: {', '.join(failed)}"
         if self.conforms:
             return f"{self.backend} conforms"
+        if self.nothing_tried:
+            return self.nothing_tried
         if not self.complete:
             return f"{self.backend}: no fault found in the part that was asked for"
         return (
@@ -98,10 +139,12 @@ class Report:
             "verdict": self.verdict,
             "counts": self.counts,
             "checks": self.by_check(),
+            "skips": self.skips,
             "cells": [
                 {"axis": r.cell.axis, "value": r.cell.value, "executed": r.executed, "reason": r.reason}
                 for r in self.cells
             ],
+            "echoes": list(self.echoes),
             "groups": [group.as_document(named) for group in self.groups],
             "faults": [
                 {

@@ -29,6 +29,7 @@ class RouterConformance(PieceConformance):
     bias: ClassVar[str | None] = None
     groups: ClassVar[tuple[int, int] | None] = None
     vocabulary: ClassVar[int | None] = None
+    group_score: ClassVar[str | None] = None
     by_score: ClassVar[bool] = True
     examples: ClassVar[tuple[RoutingExample, ...]] = ()
     checks: ClassVar[tuple[PieceCheck[RouterSubject], ...]] = ROUTER_CHECKS
@@ -46,4 +47,5 @@ class RouterConformance(PieceConformance):
             vocabulary=cls.vocabulary,
             by_score=cls.by_score,
             examples=cls.examples,
+            group_score=cls.group_score,
         )

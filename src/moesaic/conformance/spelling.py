@@ -8,6 +8,7 @@ from typing import Any, final
 from moesaic.backends import BACKENDS, Reference
 from moesaic.backends.base import Backend
 from moesaic.conformance.case import Case
+from moesaic.conformance.case_text import case_text
 from moesaic.conformance.outcome import command
 
 
@@ -29,7 +30,7 @@ class Spelling:
         if self.is_typed:
             return command(self.text, check, case) + ("" if self.device is None else f" --device {self.device}")
         there = "" if self.device is None else f", Machine.current({self.device!r})"
-        chosen = "" if case is None else f", checks=[{check!r}], cases=[{case!r}]"
+        chosen = "" if case is None else f", checks=[{check!r}], cases=[{case_text(case)}]"
         return f"conform({self.text}{there}{chosen})"
 
 
@@ -47,5 +48,5 @@ def _is_built_bare(backend: Backend[Any]) -> bool:
     kind: type[Backend[Any]] = backend.__class__
     try:
         return kind() == backend
-    except TypeError:  # the class needs arguments
+    except Exception:  # noqa: BLE001  (the class needs arguments, or whatever its author wrote)
         return False

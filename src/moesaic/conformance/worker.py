@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import tempfile
+from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ from typing_extensions import override
 from moesaic.conformance.execution import Execution, InProcess, Job
 from moesaic.conformance.importing import Telling
 from moesaic.conformance.outcome import Outcome, Status
+from moesaic.conformance.printable import printable
 from moesaic.conformance.without_interrupts import without_interrupts
 from moesaic.errors import BackendError
 
@@ -35,6 +37,15 @@ PRINTED_LINES = 4
 
 
 @final
+@dataclass(frozen=True)
+class Answer:
+    """The outcome of the job of that number."""
+
+    number: int
+    outcome: Outcome
+
+
+@final
 class Worker(Execution):
     """Sends each job to a second process; replaces it when it dies, or answers nothing for `limit` seconds.
 
@@ -49,6 +60,7 @@ class Worker(Execution):
         self.limit = limit
         self._process: SpawnProcess | None = None
         self._printed: Path | None = None
+        self._number = 0
         self._pipe: Any = None  # a Connection, on Windows a PipeConnection
 
     def __enter__(self) -> Worker:
@@ -61,8 +73,9 @@ class Worker(Execution):
 
     @override
     def run(self, job: Job) -> Outcome:
+        self._number += 1
         try:
-            sent = pickle.dumps(job)
+            sent = pickle.dumps((self._number, job))
         except (pickle.PicklingError, AttributeError, TypeError) as fault:
             raise BackendError(
                 f"the backend {job.backend.name} cannot be sent to a process of its own ({fault}): define its class at "
@@ -73,8 +86,10 @@ class Worker(Execution):
             pipe.send_bytes(sent)
             allowed = max(START_SECONDS, self.limit)  # for the import of the backend's module
             while pipe.poll(allowed):
-                if isinstance(answer := pipe.recv(), Outcome):
-                    return answer
+                answer = pipe.recv()
+                # A process that the backend forked may have answered an earlier job once more.
+                if isinstance(answer, Answer) and answer.number == self._number:
+                    return answer.outcome
                 allowed = self.limit  # from now on, and again after each module that is imported
             self._stop()
             return Outcome(job.check.name, job.case, Status.HUNG, f"no answer within {allowed:g} seconds")
@@ -127,7 +142,7 @@ class Worker(Execution):
         lines = self._printed.read_text(encoding="utf-8", errors="replace").splitlines()
         self._printed.unlink()
         self._printed = None
-        said = [line.strip() for line in lines if not line.startswith("USDT:")]
+        said = [printable(line.strip()) for line in lines if not line.startswith("USDT:")]
         fatal = next((i for i, line in enumerate(said) if line.startswith("Fatal Python error")), len(said))
         return " | ".join(said[max(0, fatal - PRINTED_LINES) : fatal + 2 * PRINTED_LINES])
 
@@ -138,14 +153,16 @@ def serve(pipe: Any, printed: str) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     faulthandler.enable()
-    runner, telling = InProcess(), Telling(pipe)
+    runner, telling, owner = InProcess(), Telling(pipe), os.getpid()
     telling.send("ready")
     while True:
         try:
-            job: Job = pickle.loads(pipe.recv_bytes())  # noqa: S301  (from the parent process)
+            number, job = pickle.loads(pipe.recv_bytes())  # noqa: S301  (from the parent process)
         except EOFError:
             return
         telling.send(BEGUN)
         with telling.at_imports():
             outcome = runner.run(job)
-        telling.send(outcome)
+        if os.getpid() != owner:  # a process that the backend forked came back from its call
+            os._exit(0)
+        telling.send(Answer(number, outcome))

@@ -1,4 +1,6 @@
-"""Every promise that the kit tries, one class each, in the order in which they are tried."""
+"""Every promise that the kit tries, one class each, in the order in which they are told."""
+
+from collections.abc import Iterable
 
 from moesaic.conformance.checks.base import Check as Check
 from moesaic.conformance.checks.cuda import Capture, HostReads, StreamAndDevice
@@ -20,13 +22,15 @@ from moesaic.conformance.checks.torch_settings import TorchSettings
 from moesaic.conformance.checks.undefined import GarbageIds, IdleExpert, UndefinedRows
 from moesaic.conformance.checks.values import EqualsReference
 from moesaic.conformance.checks.wide import WideValues
+from moesaic.conformance.checks.zeros import Zeros
 
 CHECKS: tuple[Check, ...] = (
+    EqualsReference(),  # first: an author mends values before anything else, and most other faults go with them
     Declines(),
-    TorchSettings(),  # before any other call: what is set once for a process shows at the first only
-    EqualsReference(),
+    TorchSettings(),
     Systematic(),
     WideValues(),
+    Zeros(),
     UndefinedRows(),
     GarbageIds(),
     IdleExpert(),
@@ -62,3 +66,8 @@ CHECKS: tuple[Check, ...] = (
     LargeWeights(),
 )
 """All of them; the declaration itself is tried first, by `declaration.py`."""
+
+
+def in_turn(checks: Iterable[Check]) -> tuple[Check, ...]:
+    """`checks` in the order in which they are run: those first that need a process without earlier calls."""
+    return tuple(sorted(checks, key=lambda check: not check.before_all))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from moesaic.backends.base import Backend
 from moesaic.conformance.case import Case
-from moesaic.conformance.cases import base_case, finest
+from moesaic.conformance.plainest import base_case, finest
 from moesaic.conformance.subject import Subject
 
 
@@ -24,6 +24,9 @@ class Check(ABC):
     meaning: ClassVar[str]
     device: ClassVar[str | None] = None
     """The only kind of device on which the promise can be tried; None for any."""
+    before_all: ClassVar[bool] = False
+    """Whether it is run before every other check: what is set once for a process shows at the first call only."""
+
     with_all_constants: ClassVar[bool] = False
     """Whether it is tried on the cases that move nothing but an activation's constants, a third of a quick kit."""
 

@@ -35,6 +35,9 @@ EVERY_LAYOUT: tuple[Layout, ...] = (
 ENDLESS = 2**62
 """Bytes of memory, so that no answer is about memory unless it is meant to be."""
 
+MOST_OF_A_NUMBER = 2**63 - 1
+"""The largest number of experts or slots that a `Problem` takes."""
+
 Asked = tuple[ReasonCode, Problem, Machine]
 
 
@@ -137,6 +140,8 @@ def _flags(can: Capabilities, served: Problem) -> Iterator[tuple[ReasonCode, dic
 def _sizes(can: Capabilities, served: Problem) -> Iterator[tuple[ReasonCode, dict[str, Any]]]:
     limits = ((ReasonCode.NUM_EXPERTS, "num_experts", can.max_experts), (ReasonCode.TOP_K, "top_k", can.max_top_k))
     for code, name, highest in limits:
+        if highest >= MOST_OF_A_NUMBER:  # no problem has more
+            continue
         if name == "top_k" or not served.activation.per_expert():
             yield code, {name: highest + 1}
     for code, name in (

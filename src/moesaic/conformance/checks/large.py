@@ -14,11 +14,11 @@ from typing_extensions import override
 from moesaic.backends.base import Backend
 from moesaic.backends.capabilities import Capabilities
 from moesaic.conformance.case import Case
-from moesaic.conformance.cases import aligned, base_case, produced_layouts
 from moesaic.conformance.checks.base import Check
 from moesaic.conformance.contents import Contents
 from moesaic.conformance.feeding import CALM
 from moesaic.conformance.oracle import placed
+from moesaic.conformance.plainest import aligned, base_case, produced_layouts
 from moesaic.conformance.subject import Subject
 from moesaic.conformance.tiled import tiled
 

@@ -103,7 +103,7 @@ class Float32Sum(Check):
                 largest = float(got[(got - wanted).abs().argmax() // got.shape[1]].abs().max())
                 raise Nonconformance(
                     f"(1 + 2**-12) times the answer of slot 0 minus that of slot {second}",
-                    f"{float(wanted.abs().max()):.4g}",
+                    f"{float(wanted.abs().max()):.4g} (in float32: only the sum is rounded to {problem.dtype})",
                     f"{largest:.4g}",
                 )
 

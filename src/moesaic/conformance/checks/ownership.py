@@ -50,7 +50,11 @@ class InputsUnchanged(Check):
 @final
 @dataclass(frozen=True)
 class CanonicalWeights(Check):
-    """`canonical(prepare(weights))` are the canonical weights bit for bit, after a run too. Meant for F52, F53, F90."""
+    """`canonical(prepare(weights))` are the canonical weights bit for bit, after a run too. Meant for F52, F53, F90.
+
+    `tensors` names something, and whatever memory two calls of `canonical` share: what is not named is neither counted
+    nor moved.
+    """
 
     name: ClassVar[str] = "canonical_weights"
     meaning: ClassVar[str] = "prepare loses no bit of the weights"
@@ -71,6 +75,18 @@ class CanonicalWeights(Check):
                 "the canonical weights that come back", "weights of the problem", str(fault)
             ) from fault
         _unchanged("the canonical weights that come back", returned.tensors, _copies(subject.weights(case).tensors))
+        self._named(subject, case, prepared, returned.tensors)
+
+    @staticmethod
+    def _named(subject: Subject, case: Case, prepared: Any, returned: tuple[Tensor, ...]) -> None:
+        named = {_storage(tensor) for tensor in subject.backend.tensors(prepared)}
+        again = subject.backend.canonical(prepared, case.problem).tensors
+        held = {_storage(t) for t in returned if t.numel()} & {_storage(t) for t in again if t.numel()}
+        if not named:
+            raise Nonconformance("what tensors() names of prepared weights", "at least one tensor", "none")
+        if not held <= named:
+            left = f"{len(held - named)} of {len(held)} left out"
+            raise Nonconformance("what tensors() names", "all memory that canonical() hands out of it", left)
 
 
 @final

@@ -1,4 +1,4 @@
-"""Tensors that are views: transposed, cut out of something wider, shifted off every alignment."""
+"""Tensors that are views: transposed, cut out of something wider or longer, shifted off every alignment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from moesaic.conformance.subject import Subject
 class Strides(Check):
     """Rows, ids and weights as views of other memory are read as what they hold, within the tolerance.
 
-    Meant for F62 and for kernels that take a pointer and assume rows without gaps.
+    Meant for F62 and for kernels that take a pointer and assume rows, or experts, without gaps.
     """
 
     name: ClassVar[str] = "strides"
@@ -55,6 +55,15 @@ def sliced(values: Tensor) -> Tensor:
     return wide[..., 1:-2]
 
 
+def cut(values: Tensor) -> Tensor:
+    """The same values inside matrices with more rows, which hold NaN, or the largest integer."""
+    if values.ndim < 2:
+        return values
+    tall = values.new_full((*values.shape[:-2], values.shape[-2] + 3, values.shape[-1]), _poison(values))
+    tall[..., 1:-2, :] = values
+    return tall[..., 1:-2, :]
+
+
 def shifted(values: Tensor) -> Tensor:
     """The same values, beginning one element after an aligned address."""
     return torch.cat([values.new_full((1,), _poison(values)), values.flatten()])[1:].view(values.shape)
@@ -66,5 +75,5 @@ def _poison(values: Tensor) -> float | int:
     return False if values.dtype == torch.bool else torch.iinfo(values.dtype).max
 
 
-VIEWS: Mapping[str, Place] = {"transposed": transposed, "sliced": sliced, "shifted": shifted}
+VIEWS: Mapping[str, Place] = {"transposed": transposed, "sliced": sliced, "cut": cut, "shifted": shifted}
 """In words, how a tensor may be a view."""

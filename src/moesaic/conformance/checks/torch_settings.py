@@ -33,6 +33,7 @@ class TorchSettings(Check):
 
     name: ClassVar[str] = "torch_settings"
     meaning: ClassVar[str] = "torch's settings around a call change no answer, and are as before after it"
+    before_all: ClassVar[bool] = True
 
     @override
     def applies(self, backend: Backend[Any], case: Case) -> str | None:

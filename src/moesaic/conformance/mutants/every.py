@@ -6,15 +6,19 @@ from moesaic.conformance.mutants import (
     alignments,
     ambient,
     answers,
+    backward,
     broken_batches,
     claims,
     coded,
+    crossings,
     deliveries,
+    figures,
     formulas,
     histories,
     ids,
     isolated,
     magnitudes,
+    not_finite,
     numbers,
     owners,
     places,
@@ -23,6 +27,7 @@ from moesaic.conformance.mutants import (
     sizes,
     tails,
     terms,
+    wires,
 )
 from moesaic.conformance.mutants.base import Mutant
 from moesaic.conformance.mutants.pieces import PIECES
@@ -45,8 +50,12 @@ BACKENDS: tuple[Mutant, ...] = (
     *claims.MUTANTS,
     *answers.MUTANTS,
     *isolated.MUTANTS,
+    *crossings.MUTANTS,
+    *figures.MUTANTS,
+    *not_finite.MUTANTS,
+    *backward.MUTANTS,
 )
-DISPATCHERS: tuple[Mutant, ...] = (*deliveries.MUTANTS, *broken_batches.MUTANTS, *returns.MUTANTS)
+DISPATCHERS: tuple[Mutant, ...] = (*deliveries.MUTANTS, *broken_batches.MUTANTS, *returns.MUTANTS, *wires.MUTANTS)
 
 MUTANTS: tuple[Mutant, ...] = (*BACKENDS, *DISPATCHERS, *PIECES)
 """In the order in which the page of the documentation lists them."""

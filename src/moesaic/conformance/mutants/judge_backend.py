@@ -14,9 +14,10 @@ from moesaic.backends.base import Backend
 from moesaic.conformance.case import Case
 from moesaic.conformance.cases import cases_of
 from moesaic.conformance.cells import cells_of, touched
-from moesaic.conformance.checks import CHECKS
+from moesaic.conformance.checks import CHECKS, in_turn
 from moesaic.conformance.checks.base import Check
 from moesaic.conformance.checks.large import Large
+from moesaic.conformance.crossed import TOKENS
 from moesaic.conformance.declaration import faults_of
 from moesaic.conformance.execution import Execution, InProcess, Job
 from moesaic.conformance.judge import skipped
@@ -39,7 +40,8 @@ class BackendJudge(Judge):
 
     `stride`: checks are tried on every so many cases only. `beyond`: elements from which an offset counts as large, so
     that the checks of large offsets are tried here, on the CPU; None leaves them out. `more`: cases beside those of the
-    kit. A backend that is malformed gets no case, as in the kit.
+    kit. `crossed`: also those of the full kit in which everything meets everything else. A backend that is malformed
+    gets no case, as in the kit.
     """
 
     kind: ClassVar[str] = "backend"
@@ -48,6 +50,7 @@ class BackendJudge(Judge):
     stride: int = 1
     beyond: int | None = None
     more: tuple[Case, ...] = ()
+    crossed: bool = False
 
     @property
     @override
@@ -59,12 +62,13 @@ class BackendJudge(Judge):
         for malformed in faults_of(subject):
             return {DECLARATION: str(malformed)}
         machine, cases = Machine.current("cpu"), (*few_cases(subject), *self.more)
+        if self.crossed:
+            cases = (*cases, *(case for case in cases_of(subject) if case.num_tokens in TOKENS))
         with ExitStack() as stack:
             runner = InProcess() if self.limit is None else stack.enter_context(Worker(self.limit))
-            tried = (
-                (c, self._first(runner, c, subject, machine, cases[:: self.stride])) for c in CHECKS if c.name in checks
-            )
-            found = {check.name: fault for check, fault in tried if fault is not None}
+            chosen = in_turn(check for check in CHECKS if check.name in checks)
+            tried = {c.name: self._first(runner, c, subject, machine, cases[:: self.stride]) for c in chosen}
+            found = {c.name: fault for c in CHECKS if (fault := tried.get(c.name)) is not None}
         left = _not_executed(subject, machine, cases) if CELLS in checks else ""
         return {CELLS: f"not executed: {left}", **found} if left else found
 

@@ -22,7 +22,7 @@ BIAS = torch.tensor([0.11, -0.23, 0.31, 0.07, -0.4, 0.19, -0.05, 0.02])
 """A correction bias that changes the choice of most tokens."""
 
 GROUPED: dict[str, Any] = {"bias": BIAS, "num_groups": 4, "top_groups": 2, "scaling_factor": 2.5}
-FACTS: dict[str, Any] = {"bias": "bias", "groups": (4, 2), "scaling": 2.5, "renormalised": True}
+FACTS: dict[str, Any] = {"bias": "bias", "groups": (4, 2), "scaling": 2.5, "renormalised": True, "group_score": "top2"}
 """DeepSeek-V3's rule, and what an author would state of it."""
 
 

@@ -113,6 +113,30 @@ class GroupsForgotten(RouterSteps):
 
 @final
 @dataclass(frozen=True, eq=False)
+class GroupsByTheirBest(RouterSteps):
+    """A group counts as much as its best expert instead of its two best."""
+
+    @override
+    def inside(self, choice: Tensor) -> Tensor:
+        grouped = choice.unflatten(-1, (self.num_groups, -1))
+        best = grouped.nan_to_num(nan=math.inf).amax(-1)
+        order = best.argsort(dim=-1, descending=True, stable=True)[..., : self.top_groups]
+        kept = torch.zeros_like(best, dtype=torch.bool).scatter(-1, order, True)
+        return self.masked(grouped, ~kept.unsqueeze(-1)).flatten(-2)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LogitsCut(RouterSteps):
+    """Logits are cut at 8 on both sides."""
+
+    @override
+    def read(self, logits: Tensor) -> Tensor:
+        return RouterSteps.read(self, logits).clamp(-8.0, 8.0)
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class BiasInTheWeights(RouterSteps):
     """Experts are weighed by what they were chosen by."""
 
@@ -182,6 +206,8 @@ WRONG_ROUTERS: tuple[Mutant, ...] = (
     of_router("F32_scaling_factor_twice", ScaledTwice(**GROUPED), "sums_to_scaling", DEEPSEEK, **FACTS),
     of_router("F32_scaling_factor_never", ScaledNever(**GROUPED), "sums_to_scaling", DEEPSEEK, **FACTS),
     of_router("F33_groups_forgotten", GroupsForgotten(**GROUPED), "groups", DEEPSEEK, **FACTS),
+    of_router("F33_groups_by_their_best", GroupsByTheirBest(**GROUPED), "best_groups", DEEPSEEK, **FACTS),
+    of_router("F37_logits_cut_at_8", LogitsCut(**GROUPED), "far_logits", DEEPSEEK, **FACTS),
     of_router("F34_mask_of_zeros", MaskOfZeros(**GROUPED), "bias_only_selects", DEEPSEEK, **FACTS),
     of_router("F36_one_id_k_times_for_nan", OneIdForNan(), "bad_logits", PLAIN),
     of_router("F36_id_E_for_nan", NoExpertForNan(), "bad_logits", PLAIN),

@@ -10,10 +10,11 @@ from moesaic.conformance.router_checks.calling import (
     RowsAlone,
 )
 from moesaic.conformance.router_checks.choice import BadLogits, Highest, NanIsSeen, Ties
-from moesaic.conformance.router_checks.restriction import BiasOnlySelects, Groups
+from moesaic.conformance.router_checks.restriction import BestGroups, BiasOnlySelects, Groups
 from moesaic.conformance.router_checks.subject import RouterSubject as RouterSubject
 from moesaic.conformance.router_checks.subject import RoutingExample as RoutingExample
 from moesaic.conformance.router_checks.weighing import (
+    FarLogits,
     Float32Weights,
     NarrowLogits,
     RoutingExamples,
@@ -27,11 +28,13 @@ ROUTER_CHECKS: tuple[PieceCheck[RouterSubject], ...] = (
     NarrowLogits(),
     SumsToScaling(),
     ZeroScores(),
+    FarLogits(),
     Highest(),
     Ties(),
     BadLogits(),
     NanIsSeen(),
     Groups(),
+    BestGroups(),
     BiasOnlySelects(),
     RowsAlone(),
     LogitsUnchanged(),

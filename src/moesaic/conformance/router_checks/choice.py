@@ -125,7 +125,9 @@ class Highest(PieceCheck[RouterSubject]):
     def run(self, subject: RouterSubject) -> None:
         spread = subject.spread_logits(40, seed=3)
         # Steps of .01 around 2: bfloat16 has steps of 1/64 there.
-        for logits in (spread, 2 + 0.01 * (spread.argsort(-1).argsort(-1) - subject.columns / 2)):
+        rank = spread.argsort(-1).argsort(-1)
+        far = (rank + 1 - subject.columns) * (20.0 / subject.columns)  # from -20 to 0, where sigmoids differ
+        for logits in (spread, 2 + 0.01 * (rank - subject.columns / 2), far):
             got = subject.route(logits).topk_ids
             wanted = logits.argsort(-1, descending=True)[:, : got.shape[1]]
             wanted = wanted.masked_fill(wanted >= subject.num_experts, -1)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+import torch
 from typing_extensions import override
 
 from moesaic.conformance.piece import PieceCheck
 from moesaic.conformance.router_checks.subject import RouterSubject, same_routing
 from moesaic.errors import Nonconformance
+
+LOW, PAIR, ALONE, STEP = -20.0, (0.9, 0.88), 1.0, 1e-3
+"""Logits of an expert that counts for nothing, of two in one group, of one alone, and what tells groups apart. Any
+score that grows with its logit, and no faster than an exponential, has the same order."""
 
 
 @final
@@ -37,6 +42,43 @@ class Groups(PieceCheck[RouterSubject]):
                 for row in (ids // size).tolist():
                     if len(set(row)) > kept:
                         raise Nonconformance("the groups of one token's experts", f"at most {kept} of them", f"{row}")
+
+
+@final
+@dataclass(frozen=True)
+class BestGroups(PieceCheck[RouterSubject]):
+    """Groups with two good experts beside groups with one that is a little better. Meant for F33, F34."""
+
+    name: ClassVar[str] = "best_groups"
+    meaning: ClassVar[str] = "the best groups are kept, by the score that is stated"
+
+    @override
+    def applies(self, subject: RouterSubject) -> str | None:
+        if not subject.groups or subject.group_score is None:
+            return "no groups and group_score are stated"
+        count, kept = subject.groups
+        return "all groups are kept, or have one expert" if kept == count or subject.columns < 2 * count else None
+
+    @override
+    def run(self, subject: RouterSubject) -> None:
+        count, kept = subject.groups or (1, 1)
+        size = subject.num_experts // count
+        router = subject.router
+        if subject.bias is not None:
+            router = subject.with_field(subject.bias, getattr(router, subject.bias) * 0.0)
+        pairs = kept if subject.group_score == "top2" else count - kept
+        for turn in range(count):
+            of_pairs = {(turn + number) % count for number in range(pairs)}
+            logits = torch.full((1, subject.columns), LOW)
+            for group in range(count):
+                best = PAIR if group in of_pairs else (ALONE,)
+                logits[0, group * size : group * size + len(best)] = torch.tensor(best) + STEP * group
+            best_groups = of_pairs if subject.group_score == "top2" else set(range(count)) - of_pairs
+            got = {expert // size for expert in subject.route(logits, router).topk_ids[0].tolist()}
+            if not got <= best_groups:
+                raise Nonconformance(
+                    f"the groups chosen by {subject.group_score}", f"of {sorted(best_groups)}", f"{sorted(got)}"
+                )
 
 
 @final

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from moesaic.batches import Routing
 from moesaic.conformance.piece import close
+from moesaic.errors import RouterError
 from moesaic.routers import Router
 
 
@@ -32,6 +33,7 @@ class RouterSubject:
     question. `bias`: the name of the field with the correction bias, which selects and never weighs. `groups`: number
     of groups, and how many of them a token may use. `vocabulary`: ids that a hash router knows; None for a router
     that reads none. `by_score`: the experts with the highest logits (plus bias, inside the groups) are chosen.
+    `group_score`: what the best groups have most of, the sum of two best experts ("top2") or the best one ("max").
     """
 
     router: Router
@@ -43,6 +45,11 @@ class RouterSubject:
     vocabulary: int | None = None
     by_score: bool = True
     examples: tuple[RoutingExample, ...] = ()
+    group_score: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.group_score not in (None, "top2", "max"):
+            raise RouterError(f'RouterSubject.group_score is {self.group_score!r}, but it needs "top2", "max" or None')
 
     @property
     def columns(self) -> int:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
+from moesaic.batches import Routing
 from moesaic.conformance.piece import PieceCheck, close, kept_form
 from moesaic.conformance.router_checks.subject import RouterSubject, same_routing
 from moesaic.errors import Nonconformance
@@ -92,6 +94,38 @@ class NarrowLogits(PieceCheck[RouterSubject]):
             got, wanted = subject.route(logits), subject.route(logits.float())
             kept_form(got.topk_weights, torch.float32, tuple(got.topk_ids.shape), f"topk_weights of {dtype} logits")
             same_routing(got, wanted, f"{dtype} logits")
+
+
+@final
+@dataclass(frozen=True)
+class FarLogits(PieceCheck[RouterSubject]):
+    """Logits of -20 to -9 that differ give weights that differ. Meant for F37: logits that are cut on their way."""
+
+    name: ClassVar[str] = "far_logits"
+    meaning: ClassVar[str] = "logits far from zero are told apart"
+
+    @override
+    def applies(self, subject: RouterSubject) -> str | None:
+        return None if subject.by_score else "by_score is not stated"
+
+    @override
+    def run(self, subject: RouterSubject) -> None:
+        spread = subject.spread_logits(40, seed=7)
+        rank = spread.argsort(-1).argsort(-1).float()
+        if bool(_alike(subject.route(spread)).any()):
+            return  # of one slot, or where a rule makes all weights one, none can differ
+        routing = subject.route(-20.0 + 11.0 * rank / max(1, subject.columns - 1))
+        alike = _alike(routing)
+        if bool(alike.any()):
+            weights = routing.topk_weights[int(alike.nonzero()[0])].tolist()
+            raise Nonconformance("weights of logits from -20 to -9", "weights that differ", f"{weights}")
+
+
+def _alike(routing: Routing) -> Tensor:
+    """Bool `[T]`: tokens whose active slots all have one weight."""
+    active = routing.topk_ids >= 0
+    lowest = routing.topk_weights.masked_fill(~active, float("inf")).amin(-1)
+    return lowest == routing.topk_weights.masked_fill(~active, float("-inf")).amax(-1)
 
 
 @final

@@ -1,0 +1,19 @@
+"""What a stranger's exception says, so that it can be printed anywhere."""
+
+from __future__ import annotations
+
+
+def message(fault: BaseException) -> str:
+    """The message of `fault` without control characters; an exception whose message cannot be read says that."""
+    try:
+        said = str(fault)
+    except Exception as inner:  # noqa: BLE001  (whatever its author wrote)
+        return f"(its message cannot be read: {inner.__class__.__name__})"
+    return printable(said)
+
+
+def printable(text: str) -> str:
+    """`text` with escape codes, lone surrogates and the like as Python writes them in a string; lines stay."""
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape", "replace").decode() for c in text
+    )
