@@ -30,11 +30,11 @@ def test_only_the_measures_that_are_exceeded_are_named():
 def test_one_wrong_row_is_not_said_to_exceed_the_mean():
     wanted = torch.randn(64, 72, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     got = wanted.clone()
-    got[5] += 4e-6  # twice what one row may have, and 1/40 of it over all rows
+    got[5] += 8e-6  # twice what one row may have, and 2/3 of what all rows may
     with pytest.raises(Nonconformance) as found:
         SUBJECT.compare(CASE, got, wanted, "rows")
     assert re.fullmatch(r"row at most [\d.]+e-0\d", found.value.wanted)
-    assert re.match(r"row 3\.\d+e-06; row 5 column \d+ is ", found.value.got)
+    assert re.match(r"row [78]\.\d+e-06; row 5 column \d+ is ", found.value.got)
 
 
 def test_rows_that_are_not_finite_are_counted():

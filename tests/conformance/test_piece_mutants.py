@@ -43,7 +43,8 @@ def test_names_begin_with_a_fault_and_are_names_of_one_mutant_only():
 def test_every_check_finds_something_that_no_other_finds(kind):
     found = [set(found_in(mutant.name).found) for mutant in PIECES if mutant.judge.kind == kind]
     alone = {next(iter(names)) for names in found if len(names) == 1}
-    assert alone == {check.name for check in CHECKS[kind]}
+    justified = {"groups"} if kind == "router" else set()  # docs/conformance.md says why it is kept
+    assert alone == {check.name for check in CHECKS[kind]} - justified
 
 
 def test_every_check_says_what_it_tries_and_no_two_of_a_kind_share_a_name():
