@@ -32,7 +32,7 @@ FAULTS = {
     "assembler": PTXASError("ptxas fatal: no such register"),
     "driver": RuntimeError("Triton Error [CUDA]: invalid argument"),
     "passes": RuntimeError("PassManager::run failed"),
-    "full disk": OSError(28, "No space left on device", "/root/.triton"),
+    "full disk": OSError(28, "No space left on device", "/cache/.triton"),
     "launcher": subprocess.CalledProcessError(1, ["gcc"]),
 }
 

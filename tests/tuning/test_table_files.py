@@ -262,8 +262,8 @@ def test_a_file_is_named_after_all_that_it_is_of():
     ("stated", "wanted"),
     [("/some/cache", "/some/cache"), ("", "~/.cache"), ("relative", "~/.cache"), (None, "~/.cache")],
 )
-def test_the_users_directory_is_where_xdg_has_it(monkeypatch, stated, wanted):
-    monkeypatch.setenv("HOME", "/home/somebody")
+def test_the_users_directory_is_where_xdg_has_it(monkeypatch, tmp_path, stated, wanted):
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     if stated is not None:
         monkeypatch.setenv("XDG_CACHE_HOME", stated)
@@ -271,7 +271,7 @@ def test_the_users_directory_is_where_xdg_has_it(monkeypatch, stated, wanted):
     assert user_tables() == user_cache() / "moesaic" / "tables"
     assert TableFiles.of().directories == (user_tables(), SHIPPED)
     assert TableFiles.of("elsewhere").directories == (Path("elsewhere"), SHIPPED)
-    assert TableFiles.of("~/tables").directories == (Path("/home/somebody/tables"), SHIPPED)
+    assert TableFiles.of("~/tables").directories == (tmp_path / "tables", SHIPPED)
     assert TableFiles.of("~nobody-of-that-name/x").directories == (Path("~nobody-of-that-name/x"), SHIPPED)
 
 

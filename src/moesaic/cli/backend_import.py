@@ -57,39 +57,37 @@ def built(found: object, name: str) -> Backend[Any]:
             f"{name} gives the class {found.__name__}, which needs {', '.join(needed)}: give them defaults, or name an "
             f"instance in its module, for instance mine = {found.__name__}({needed[0]}=...)"
         )
-    try:
-        return found()
-    except Exception as fault:
-        raised = f"{fault.__class__.__name__}: {_message(fault)}"
+    from moesaic.conformance.printable import message  # noqa: PLC0415
+    from moesaic.conformance.strangers import Raised, attempt  # noqa: PLC0415
+
+    made = attempt(found)
+    if isinstance(made, Raised):
+        fault = made.fault
+        raised = f"{fault.__class__.__name__}: {message(fault)}"
         raise BackendError(f"{name} gives the class {found.__name__}, whose constructor raises {raised}") from fault
+    return made
 
 
 def _module(name: str, text: str) -> Any:
+    from moesaic.conformance.printable import message  # noqa: PLC0415
+    from moesaic.conformance.strangers import Raised, attempt  # noqa: PLC0415
+
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)  # as python -m does; the process for jobs inherits it
-    try:
-        with patch.object(os, "_exit", sys.exit):  # which nothing catches, and 0 would read as "no fault found"
-            return importlib.import_module(name)
-    except ModuleNotFoundError as fault:
-        if fault.name is None or not f"{name}.".startswith(f"{fault.name}."):  # a module that it imports itself
-            raise BackendError(f"the module of {text!r} cannot be imported: {fault}") from fault
+    # A module runs as it is imported, and whatever it raises, `sys.exit` too, is one fault of the input. Left alone,
+    # exit(0) would read as "no fault found", and os._exit, which nothing catches, likewise.
+    with patch.object(os, "_exit", sys.exit):
+        found = attempt(lambda: importlib.import_module(name))
+    if not isinstance(found, Raised):
+        return found
+    fault = found.fault
+    if isinstance(fault, ModuleNotFoundError) and fault.name is not None and f"{name}.".startswith(f"{fault.name}."):
         raise BackendError(
             f"no module {fault.name!r} is found for {text!r}: install it, or run in the directory that it lies in"
         ) from fault
-    # A module runs as it is imported, and whatever it raises, `sys.exit` too, is one fault of the input. Left alone,
-    # exit(0) would read as "no fault found".
-    except KeyboardInterrupt:
-        raise
-    except BaseException as fault:
-        kind = "" if isinstance(fault, ImportError | SyntaxError) else f"{fault.__class__.__name__}: "
-        raise BackendError(f"the module of {text!r} cannot be imported: {kind}{_message(fault)}") from fault
-
-
-def _message(fault: BaseException) -> str:
-    from moesaic.conformance.printable import message  # noqa: PLC0415
-
-    return message(fault)
+    kind = "" if isinstance(fault, ImportError | SyntaxError) else f"{fault.__class__.__name__}: "
+    raise BackendError(f"the module of {text!r} cannot be imported: {kind}{message(fault)}") from fault
 
 
 def _is_needed(parameter: inspect.Parameter) -> bool:

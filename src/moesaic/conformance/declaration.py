@@ -9,6 +9,7 @@ from typing import Any
 from moesaic.backends.base import Backend
 from moesaic.backends.capabilities import Accepts, Capabilities, Requires, Target
 from moesaic.conformance.printable import message
+from moesaic.conformance.strangers import Raised, attempt
 from moesaic.errors import Nonconformance
 from moesaic.layouts import Layout
 from moesaic.problem import DTYPES
@@ -91,9 +92,7 @@ def _contradictions(can: Capabilities) -> Iterator[Nonconformance]:
     if not kinds and not can.any_activation:
         yield Nonconformance("capabilities.activations", "at least one, or any_activation", "none")
     for kind in kinds:
-        try:
-            kind()
-        except Exception as fault:  # noqa: BLE001  (a constructor of a stranger)
-            yield Nonconformance(
-                f"{kind.__name__}()", "a default for every constant", f"{fault.__class__.__name__}: {message(fault)}"
-            )
+        built = attempt(kind)
+        if isinstance(built, Raised):
+            raised = f"{built.fault.__class__.__name__}: {message(built.fault)}"
+            yield Nonconformance(f"{kind.__name__}()", "a default for every constant", raised)

@@ -66,7 +66,7 @@ class InProcess(Execution):
             return Outcome(job.check.name, job.case, Status.FAILED, message(fault), kind_of(fault))
         except KeyboardInterrupt:
             raise
-        # The one place where every exception is caught: whatever a backend raises is what the kit is there to report.
+        # Whatever a backend raises in a job is what the kit is there to report (elsewhere: `strangers.py`).
         except BaseException as fault:  # noqa: BLE001
             return Outcome(job.check.name, job.case, Status.ERRORED, described(fault), raised_at(fault))
         return Outcome(job.check.name, job.case, Status.PASSED)

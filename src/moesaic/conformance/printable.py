@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from moesaic.conformance.strangers import Raised, attempt
+
 
 def message(fault: BaseException) -> str:
     """The message of `fault` without control characters; an exception whose message cannot be read says that."""
-    try:
-        said = str(fault)
-    except Exception as inner:  # noqa: BLE001  (whatever its author wrote)
-        return f"(its message cannot be read: {inner.__class__.__name__})"
+    said = attempt(lambda: str(fault))
+    if isinstance(said, Raised):
+        return f"(its message cannot be read: {said.fault.__class__.__name__})"
     return printable(said)
 
 

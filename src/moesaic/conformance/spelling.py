@@ -10,6 +10,7 @@ from moesaic.backends.base import Backend
 from moesaic.conformance.case import Case
 from moesaic.conformance.case_text import case_text
 from moesaic.conformance.outcome import command
+from moesaic.conformance.strangers import attempt
 
 
 @final
@@ -46,7 +47,4 @@ def spelling(backend: Backend[Any], device: str | None = None) -> Spelling:
 
 def _is_built_bare(backend: Backend[Any]) -> bool:
     kind: type[Backend[Any]] = backend.__class__
-    try:
-        return kind() == backend
-    except Exception:  # noqa: BLE001  (the class needs arguments, or whatever its author wrote)
-        return False
+    return attempt(lambda: kind() == backend) is True  # the class may need arguments

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, final
 
 import torch
@@ -14,6 +15,7 @@ from moesaic.conformance.equals_one_rank import EqualsOneRank
 from moesaic.conformance.execution import described
 from moesaic.conformance.fleet_subject import FleetSubject
 from moesaic.conformance.mutants.base import Judge
+from moesaic.conformance.strangers import Raised, attempt
 from moesaic.conformance.traffic import Traffic, traffic_of
 from moesaic.errors import Nonconformance
 
@@ -58,10 +60,8 @@ class DispatchJudge(Judge):
 
 def _first(check: DispatchCheck, fleet: FleetSubject, traffic: Sequence[Traffic]) -> str | None:
     for given in traffic:
-        try:
-            check.run(fleet, given)
-        except Nonconformance as fault:
-            return f"{fault} ({given!r})"
-        except Exception as fault:  # noqa: BLE001  (whatever a dispatcher raises is a fault that was found)
-            return f"{described(fault)} ({given!r})"
+        found = attempt(partial(check.run, fleet, given))
+        if isinstance(found, Raised):  # whatever a dispatcher raises is a fault that was found
+            said = str(found.fault) if isinstance(found.fault, Nonconformance) else described(found.fault)
+            return f"{said} ({given!r})"
     return None

@@ -14,6 +14,7 @@ from moesaic.conformance.format_checks import FORMAT_CHECKS
 from moesaic.conformance.mutants.base import Judge
 from moesaic.conformance.piece import PieceCheck
 from moesaic.conformance.router_checks import ROUTER_CHECKS
+from moesaic.conformance.strangers import Raised, attempt
 from moesaic.errors import Nonconformance
 
 
@@ -74,11 +75,7 @@ def _faults(known: Sequence[PieceCheck[Any]], subject: Any, names: Sequence[str]
 
 
 def _fault(check: PieceCheck[Any], subject: Any) -> str | None:
-    try:
-        if check.applies(subject) is None:
-            check.run(subject)
-    except Nonconformance as fault:
-        return str(fault)
-    except Exception as fault:  # noqa: BLE001  (whatever a piece raises is a fault that was found)
-        return described(fault)
+    found = attempt(lambda: None if check.applies(subject) is not None else check.run(subject))
+    if isinstance(found, Raised):  # whatever a piece raises is a fault that was found
+        return str(found.fault) if isinstance(found.fault, Nonconformance) else described(found.fault)
     return None
