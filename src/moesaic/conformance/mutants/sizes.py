@@ -33,6 +33,28 @@ def as_dense(values: Tensor) -> Tensor:
 
 @final
 @dataclass(frozen=True)
+class Leaps(Steps):
+    """Nothing is wrong, and from 80 rows on a copy of all weights is made and stated."""
+
+    name: ClassVar[str] = "honest_leaps"
+    capabilities: ClassVar[Capabilities] = PLAIN
+
+    @override
+    def workspace(self, problem: Problem, num_rows: int) -> int:
+        stated = Steps.workspace(self, problem, num_rows)
+        return stated + 4 * problem.num_experts * problem.num_weights if num_rows >= 80 else stated
+
+    @override
+    def run(self, batch: Batch, prepared: ExpertWeights, problem: Problem) -> Tensor:
+        many = batch.rows.shape[:-1].numel() >= 80
+        copies = [tensor.clone() for tensor in prepared.tensors] if many else []
+        output = Steps.run(self, batch, prepared, problem)
+        del copies
+        return output
+
+
+@final
+@dataclass(frozen=True)
 class WorkspaceTooSmall(Steps):
     """The workspace is that of one slot a token."""
 
@@ -55,6 +77,32 @@ class WorkspaceTwice(Steps):
     @override
     def workspace(self, problem: Problem, num_rows: int) -> int:
         return Steps.workspace(self, problem, num_rows) * 32
+
+
+@final
+@dataclass(frozen=True)
+class WorkspaceSquared(Steps):
+    """The workspace counts a mask of rows by rows that is never made."""
+
+    name: ClassVar[str] = "F103_workspace_of_rows_squared"
+    capabilities: ClassVar[Capabilities] = PLAIN
+
+    @override
+    def workspace(self, problem: Problem, num_rows: int) -> int:
+        return Steps.workspace(self, problem, num_rows) + 4 * num_rows**2
+
+
+@final
+@dataclass(frozen=True)
+class WorkspaceShrinks(Steps):
+    """The workspace of many rows is that of fewer: they are computed in chunks, and the output is forgotten."""
+
+    name: ClassVar[str] = "F102_workspace_shrinks"
+    capabilities: ClassVar[Capabilities] = PLAIN
+
+    @override
+    def workspace(self, problem: Problem, num_rows: int) -> int:
+        return Steps.workspace(self, problem, num_rows if num_rows < 4 * 64 else 64)
 
 
 @final
@@ -188,6 +236,8 @@ class WeightStridesIgnored(Steps):
 MUTANTS: tuple[Mutant, ...] = (
     of_backend(WorkspaceTooSmall(), "workspace", Honest()),
     of_backend(WorkspaceTwice(), "workspace", Honest()),
+    of_backend(WorkspaceSquared(), "workspace", Honest()),
+    of_backend(WorkspaceShrinks(), "workspace", Leaps()),
     of_backend(WorkspaceOfLastRun(), "workspace", Honest()),
     of_backend(WorkspaceFixed(), "workspace", Honest()),
     of_backend(CacheGrows(), "workspace", Honest()),
