@@ -73,9 +73,11 @@ def _launch(trace: TracebackType | None) -> Mapping[str, Any] | None:
     """The local names of the outermost frame that is a method of a kernel; None if no kernel was launched."""
     from triton.runtime.jit import KernelInterface  # noqa: PLC0415
 
+    from moesaic.kernels.direct_launch import DirectLaunch  # noqa: PLC0415
+
     while trace is not None:
         names = trace.tb_frame.f_locals
-        if isinstance(names.get("self"), KernelInterface):
+        if isinstance(names.get("self"), KernelInterface | DirectLaunch):
             return names
         trace = trace.tb_next
     return None

@@ -12,7 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from moesaic.kernels.direct_launch import DirectLaunch
 from moesaic.kernels.launching import overlap_launches, wait_for_previous
+from moesaic.kernels.whole_numbers import ceil_div, next_power_of_2
 
 
 def combine_rows(
@@ -23,9 +25,9 @@ def combine_rows(
     """
     num_tokens, top_k = topk_ids.shape
     hidden = out.shape[1]
-    block = min(1024 if num_tokens >= 64 else 256, triton.next_power_of_2(hidden))
+    block = min(1024 if num_tokens >= 64 else 256, next_power_of_2(hidden))
     overlap = overlap_launches(rows.device)
-    _combine[(num_tokens, triton.cdiv(hidden, block))](
+    _combine[(num_tokens, ceil_div(hidden, block))](
         rows,
         topk_ids,
         rows if topk_weights is None else topk_weights,
@@ -43,6 +45,7 @@ def combine_rows(
     )
 
 
+@DirectLaunch
 @triton.jit
 @no_type_check
 def _combine(

@@ -13,9 +13,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from moesaic.kernels.direct_launch import DirectLaunch
 from moesaic.kernels.launching import overlap_launches, wait_for_previous
 from moesaic.kernels.stored_blocks import values_of
 from moesaic.kernels.stored_experts import Stored
+from moesaic.kernels.whole_numbers import ceil_div
 
 HEIGHT = 32
 """Rows of a program, of 128 columns."""
@@ -26,13 +28,14 @@ def expand_weights(stored: Stored, rows: int, columns: int, dtype: torch.dtype) 
     experts, height = stored.codes.shape[:2]
     out = torch.empty(experts, height, columns, dtype=dtype, device=stored.codes.device)
     overlap = overlap_launches(out.device)
-    _expand[(experts * height // rows * triton.cdiv(rows, HEIGHT), triton.cdiv(columns, stored.form.block))](
+    _expand[(experts * height // rows * ceil_div(rows, HEIGHT), ceil_div(columns, stored.form.block))](
         stored.tensors, out, ROWS=rows, COLUMNS=columns, FORM=stored.form, HEIGHT=HEIGHT, OVERLAP=overlap,
         num_warps=4, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip
     return out
 
 
+@DirectLaunch
 @triton.jit
 @no_type_check
 def _expand(

@@ -19,6 +19,8 @@ from moesaic.activations.base import Activation
 from moesaic.activations.masked import checked
 from moesaic.errors import BatchError
 from moesaic.kernels.activation_expressions import evaluate, expression
+from moesaic.kernels.direct_launch import DirectLaunch
+from moesaic.kernels.whole_numbers import ceil_div, next_power_of_2
 
 MAX_EXPERTS = 4096
 """Counts that one program sums in registers."""
@@ -57,9 +59,9 @@ def apply(
     capacity, width = rows.shape[-2], target.shape[-1]
     if not target.numel():
         return target
-    columns = min(triton.next_power_of_2(width), 1024)
+    columns = min(next_power_of_2(width), 1024)
     height = TILE // columns
-    tiles = num_experts * triton.cdiv(capacity, height) * triton.cdiv(width, columns)
+    tiles = num_experts * ceil_div(capacity, height) * ceil_div(width, columns)
     ids = expert_ids if any(chosen.per_expert) else None
     with torch.cuda.device(rows.device) if _compiled() else contextlib.nullcontext():
         _masked_activation[(min(tiles, _programs(rows.device)),)](
@@ -79,7 +81,7 @@ def apply(
             GATED=activation.gated,
             BATCHED=batched,
             READ_IDS=ids is not None,
-            EXPERTS=triton.next_power_of_2(num_experts),
+            EXPERTS=next_power_of_2(num_experts),
             HEIGHT=height,
             COLUMNS=columns,
             num_warps=4,
@@ -98,6 +100,7 @@ def _programs(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count * PROGRAMS_PER_PROCESSOR
 
 
+@DirectLaunch
 @triton.jit
 @no_type_check
 def _masked_activation(

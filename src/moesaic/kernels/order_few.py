@@ -11,8 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from moesaic.kernels.direct_launch import DirectLaunch
 from moesaic.kernels.row_order import RowOrder
 from moesaic.kernels.tile_entries import reset_control, tile_count, write_no_tiles, write_tiles
+from moesaic.kernels.whole_numbers import next_power_of_2
 
 
 def order_few(ids: Tensor, order: RowOrder, num_experts: int, *, spare: int, alignment: int, group: int) -> None:
@@ -27,10 +29,10 @@ def order_few(ids: Tensor, order: RowOrder, num_experts: int, *, spare: int, ali
         num_pairs,
         order.max_tiles,
         E=num_experts,
-        BINS=triton.next_power_of_2(num_experts),
-        PAIRS=triton.next_power_of_2(max(num_pairs, 2)),
-        MAX_TILES=triton.next_power_of_2(max(order.max_tiles, 2)),
-        TILES=triton.next_power_of_2(num_pairs // order.tile_rows + 2),
+        BINS=next_power_of_2(num_experts),
+        PAIRS=next_power_of_2(max(num_pairs, 2)),
+        MAX_TILES=next_power_of_2(max(order.max_tiles, 2)),
+        TILES=next_power_of_2(num_pairs // order.tile_rows + 2),
         TILE_ROWS=order.tile_rows,
         SPARE=spare,
         ALIGNMENT=alignment,
@@ -39,6 +41,7 @@ def order_few(ids: Tensor, order: RowOrder, num_experts: int, *, spare: int, ali
     )
 
 
+@DirectLaunch
 @triton.jit(do_not_specialize=["num_pairs", "max_tiles"])
 @no_type_check
 def _order_few(

@@ -13,9 +13,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from moesaic.kernels.direct_launch import DirectLaunch
 from moesaic.kernels.launching import overlap_launches, wait_for_previous
 from moesaic.kernels.row_order import HEADER, RowOrder
 from moesaic.kernels.tile_entries import ENTRIES, reset_control, tile_count, write_no_tiles, write_tiles
+from moesaic.kernels.whole_numbers import ceil_div, next_power_of_2
 
 LEAST_BLOCK, MOST_BLOCKS = 256, 128
 """Pairs of one block at least, and more where that would be too many blocks."""
@@ -27,18 +29,18 @@ _SCANNED = tl.constexpr(8)
 def order_many(ids: Tensor, order: RowOrder, num_experts: int, *, spare: int, alignment: int, group: int) -> None:
     """Fill `order` with the pairs of `ids` [T, K], which are contiguous."""
     num_pairs = ids.numel()
-    bins = max(_SCANNED.value, triton.next_power_of_2(num_experts))
-    block = max(LEAST_BLOCK, triton.next_power_of_2(triton.cdiv(num_pairs, MOST_BLOCKS)))
-    blocks = triton.cdiv(num_pairs, block)
+    bins = max(_SCANNED.value, next_power_of_2(num_experts))
+    block = max(LEAST_BLOCK, next_power_of_2(ceil_div(num_pairs, MOST_BLOCKS)))
+    blocks = ceil_div(num_pairs, block)
     histograms = torch.empty(blocks + 1, bins, dtype=torch.int32, device=ids.device)
     totals = histograms[blocks]
     overlap = overlap_launches(ids.device)
     dependent = {"OVERLAP": overlap, **({"launch_pdl": True} if overlap else {})}
     _count[(blocks,)](ids, histograms, num_pairs, E=num_experts, BINS=bins, BLOCK=block, OVERLAP=overlap, num_warps=4)
     _scan[(bins // _SCANNED.value,)](
-        histograms, totals, blocks, BINS=bins, BLOCKS=triton.next_power_of_2(blocks), num_warps=8, **dependent
+        histograms, totals, blocks, BINS=bins, BLOCKS=next_power_of_2(blocks), num_warps=8, **dependent
     )
-    _place[(max(blocks, triton.cdiv(order.max_tiles, ENTRIES)),)](
+    _place[(max(blocks, ceil_div(order.max_tiles, ENTRIES)),)](
         ids,
         histograms,
         totals,
@@ -62,6 +64,7 @@ def order_many(ids: Tensor, order: RowOrder, num_experts: int, *, spare: int, al
     )
 
 
+@DirectLaunch
 @triton.jit(do_not_specialize=["num_pairs"])
 @no_type_check
 def _count(ids, histograms, num_pairs, E: tl.constexpr, BINS: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
@@ -72,6 +75,7 @@ def _count(ids, histograms, num_pairs, E: tl.constexpr, BINS: tl.constexpr, BLOC
     tl.store(histograms + tl.program_id(0) * BINS + tl.arange(0, BINS), counts)
 
 
+@DirectLaunch
 @triton.jit(do_not_specialize=["blocks"])
 @no_type_check
 def _scan(histograms, totals, blocks, BINS: tl.constexpr, BLOCKS: tl.constexpr, OVERLAP: tl.constexpr):
@@ -86,6 +90,7 @@ def _scan(histograms, totals, blocks, BINS: tl.constexpr, BLOCKS: tl.constexpr, 
     tl.store(totals + some, tl.sum(counts, 0))
 
 
+@DirectLaunch
 @triton.jit(do_not_specialize=["blocks", "num_pairs", "max_tiles"])
 @no_type_check
 def _place(

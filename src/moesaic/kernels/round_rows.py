@@ -14,10 +14,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from moesaic.kernels.direct_launch import DirectLaunch
 from moesaic.kernels.launching import overlap_launches, wait_for_previous
 from moesaic.kernels.rounded_form import RoundedForm
 from moesaic.kernels.row_order import RowOrder
 from moesaic.kernels.stored_codes import e8m0
+from moesaic.kernels.whole_numbers import ceil_div, next_power_of_2
 
 WIDE = 1024
 """Columns of a program, where no scale needs more."""
@@ -49,7 +51,7 @@ def code_rows(
     An infinity, which E4M3 does not have, becomes NaN; int8 has neither, so its rows' scales become NaN.
     """
     count, columns = rows.shape[0] if row_weights is None else row_weights.numel(), rows.shape[1]
-    groups = triton.cdiv(columns, form.columns) if form.columns > 0 else 1
+    groups = ceil_div(columns, form.columns) if form.columns > 0 else 1
     codes = rows.new_empty(count, columns, dtype=torch.int8 if form.code == "int8" else torch.float8_e4m3fn)
     scales = rows.new_empty(count, groups, dtype=torch.float32)
     _rounded(rows, order, form, codes, scales, top_k, row_weights)
@@ -72,18 +74,19 @@ def _rounded(
     largest = out
     if form.shared:
         largest = torch.zeros(1, dtype=torch.int32, device=rows.device)
-        _largest[(order.max_tiles, triton.cdiv(columns, WIDE))](
+        _largest[(order.max_tiles, ceil_div(columns, WIDE))](
             rows, rows.stride(0), weights, largest, order.pairs, order.tiles, order.max_tiles,
             K=top_k, COLUMNS=columns, SCALED=row_weights is not None, WIDE=WIDE, num_warps=4, **dependent,
         )  # fmt: skip
-    wide = triton.next_power_of_2(columns) if form.columns == 0 else max(WIDE, form.columns)
-    _round[(count, triton.cdiv(columns, wide))](
+    wide = next_power_of_2(columns) if form.columns == 0 else max(WIDE, form.columns)
+    _round[(count, ceil_div(columns, wide))](
         rows, rows.stride(0), weights, largest, out, out if scales is None else scales,
         CODED=scales is not None, K=top_k if row_weights is not None else 1, COLUMNS=columns, WIDE=wide,
         SCALED=row_weights is not None, FORM=form, num_warps=4 if wide <= 2048 else 8, **dependent,
     )  # fmt: skip
 
 
+@DirectLaunch
 @triton.jit(do_not_specialize=["max_tiles"])
 @no_type_check
 def _largest(
@@ -110,6 +113,7 @@ def _largest(
         tl.atomic_max(largest, tl.max(found, 0).to(tl.int32, bitcast=True))
 
 
+@DirectLaunch
 @triton.jit
 @no_type_check
 def _round(

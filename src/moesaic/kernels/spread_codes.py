@@ -13,9 +13,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from moesaic.kernels.direct_launch import DirectLaunch
 from moesaic.kernels.launching import overlap_launches, wait_for_previous
 from moesaic.kernels.round_rows import scale_of
 from moesaic.kernels.rounded_form import RoundedForm
+from moesaic.kernels.whole_numbers import ceil_div, next_power_of_2
 
 ELEMENTS = 4096
 """Of a program: a few rows of few columns, or a part of a row of many."""
@@ -35,15 +37,15 @@ def spread_codes(
     the rounding. Rows that are nobody's stay undefined. `form` has a scale for 128 columns or for a row.
     """
     count, columns = x.shape
-    groups = triton.cdiv(columns, form.columns) if form.columns > 0 else 1
+    groups = ceil_div(columns, form.columns) if form.columns > 0 else 1
     codes = torch.empty(num_rows, columns, dtype=torch.float8_e4m3fn, device=x.device)
     stride = -(-num_rows // 4) * 4  # TMA takes strides of 16 bytes
     scales = torch.empty(groups, stride, dtype=torch.float32, device=x.device)
-    whole = max(128, triton.next_power_of_2(columns))
+    whole = max(128, next_power_of_2(columns))
     wide = whole if form.columns == 0 else min(2048, whole)
     height = max(1, ELEMENTS // wide)
     overlap = overlap_launches(x.device)
-    _spread_codes[(triton.cdiv(count, height), triton.cdiv(columns, wide))](
+    _spread_codes[(ceil_div(count, height), ceil_div(columns, wide))](
         x,
         x.stride(0),
         x if places is None else places,
@@ -66,6 +68,7 @@ def spread_codes(
     return codes, scales
 
 
+@DirectLaunch
 @triton.jit(do_not_specialize=["count"])
 @no_type_check
 def _spread_codes(

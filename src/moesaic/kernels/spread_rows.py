@@ -12,15 +12,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from moesaic.kernels.direct_launch import DirectLaunch
 from moesaic.kernels.launching import overlap_launches, wait_for_previous
+from moesaic.kernels.whole_numbers import ceil_div, next_power_of_2
 
 
 def spread_rows(x: Tensor, places: Tensor, row_weights: Tensor | None, top_k: int, out: Tensor) -> None:
     """Fill the rows of `out` [P, H] that belong to a pair; `row_weights` [T, K] multiplies before the rounding."""
     num_tokens, hidden = x.shape
-    block = min(2048, triton.next_power_of_2(hidden))
+    block = min(2048, next_power_of_2(hidden))
     overlap = overlap_launches(x.device)
-    _spread[(num_tokens, triton.cdiv(hidden, block))](
+    _spread[(num_tokens, ceil_div(hidden, block))](
         x,
         x.stride(0),
         places,
@@ -36,6 +38,7 @@ def spread_rows(x: Tensor, places: Tensor, row_weights: Tensor | None, top_k: in
     )
 
 
+@DirectLaunch
 @triton.jit
 @no_type_check
 def _spread(

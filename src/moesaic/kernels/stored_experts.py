@@ -17,11 +17,13 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from moesaic.kernels.activation_expressions import Expression, evaluate
+from moesaic.kernels.direct_launch import DirectLaunch
 from moesaic.kernels.launching import overlap_launches, wait_for_previous
 from moesaic.kernels.row_order import RowOrder
 from moesaic.kernels.row_tiles import across, load_bias, owners, store_rows, sums_of
 from moesaic.kernels.stored_blocks import add_products, finish, load_columns, scale_of_rows
 from moesaic.kernels.stored_form import StoredForm
+from moesaic.kernels.whole_numbers import ceil_div
 
 
 @final
@@ -91,7 +93,7 @@ def stored_up(
     size, hidden = inner.shape[1], x.shape[1]
     shares, row_weights = source
     overlap = overlap_launches(x.device)
-    _up[(order.max_tiles * triton.cdiv(size, tiling.up),)](
+    _up[(order.max_tiles * ceil_div(size, tiling.up),)](
         x,
         x.stride(0),
         x if x_scales is None else x_scales,
@@ -139,7 +141,7 @@ def stored_down(
     """
     size, hidden = inner.shape[1], out.shape[1]
     overlap = overlap_launches(inner.device)
-    _down[(order.max_tiles * triton.cdiv(hidden, tiling.down),)](
+    _down[(order.max_tiles * ceil_div(hidden, tiling.down),)](
         inner,
         inner if inner_scales is None else inner_scales,
         down.tensors,
@@ -163,6 +165,7 @@ def stored_down(
     )
 
 
+@DirectLaunch
 @triton.jit(do_not_specialize=["max_tiles"])
 @no_type_check
 def _up(
@@ -211,6 +214,7 @@ def _up(
         store_rows(inner_rows, values, target, live, column, I, SWAP)
 
 
+@DirectLaunch
 @triton.jit(do_not_specialize=["max_tiles"])
 @no_type_check
 def _down(

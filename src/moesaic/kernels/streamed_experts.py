@@ -22,9 +22,11 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from moesaic.kernels.activation_expressions import Expression
+from moesaic.kernels.direct_launch import DirectLaunch
 from moesaic.kernels.launching import overlap_launches, wait_for_previous
 from moesaic.kernels.row_order import HEADER, RowOrder
 from moesaic.kernels.streamed_blocks import down_block, up_block
+from moesaic.kernels.whole_numbers import ceil_div
 
 _HEADER = tl.constexpr(HEADER)
 
@@ -92,7 +94,7 @@ def streamed_experts(
         "num_warps": tiling.warps,
         **({"launch_pdl": True} if overlap else {}),
     }
-    _first[(order.max_tiles * triton.cdiv(size, tiling.up.rows),)](
+    _first[(order.max_tiles * ceil_div(size, tiling.up.rows),)](
         x,
         x.stride(0),
         _weights(gate_up, tiling.up, tma=tiling.tma),
@@ -113,7 +115,7 @@ def streamed_experts(
         UP=(tiling.up.rows, tiling.up.depth, tiling.up.stages),
         **shared,
     )
-    _second[(order.max_tiles * triton.cdiv(hidden, tiling.down.rows),)](
+    _second[(order.max_tiles * ceil_div(hidden, tiling.down.rows),)](
         inner,
         _weights(down, tiling.down, tma=tiling.tma),
         down,
@@ -124,7 +126,7 @@ def streamed_experts(
         order.control,
         order.max_tiles,
         BIAS=b2 is not None,
-        PROGRAMS=triton.cdiv(size, tiling.up.rows),
+        PROGRAMS=ceil_div(size, tiling.up.rows),
         DOWN=(tiling.down.rows, tiling.down.depth, tiling.down.stages),
         **shared,
     )
@@ -151,6 +153,7 @@ def _flag(at):
     )
 
 
+@DirectLaunch
 @triton.jit(do_not_specialize=["max_tiles"])
 @no_type_check
 def _first(
@@ -198,6 +201,7 @@ def _first(
             tl.atomic_add(control + _HEADER + tile, 1, sem="release")
 
 
+@DirectLaunch
 @triton.jit(do_not_specialize=["max_tiles"])
 @no_type_check
 def _second(

@@ -8,8 +8,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from moesaic.kernels.direct_launch import DirectLaunch
 from moesaic.kernels.row_order import HEADER, RowOrder
 from moesaic.kernels.tile_entries import ENTRIES, reset_control, tile_count, write_no_tiles, write_tiles
+from moesaic.kernels.whole_numbers import ceil_div, next_power_of_2
 
 _HEADER = tl.constexpr(HEADER)
 
@@ -23,9 +25,9 @@ def map_tiles(
     """
     experts = counts.shape[0]
     capacity = num_rows // experts
-    tiles = num_rows // tile_rows + experts if offsets is not None else experts * triton.cdiv(capacity, tile_rows)
+    tiles = num_rows // tile_rows + experts if offsets is not None else experts * ceil_div(capacity, tile_rows)
     order = RowOrder.empty(0, 0, max(tiles, 1), tile_rows, counts.device)
-    _map[(triton.cdiv(order.max_tiles, ENTRIES),)](
+    _map[(ceil_div(order.max_tiles, ENTRIES),)](
         counts,
         counts if offsets is None else offsets,
         capacity if offsets is None else num_rows,
@@ -33,7 +35,7 @@ def map_tiles(
         order.tiles,
         order.control,
         order.max_tiles,
-        BINS=triton.next_power_of_2(experts),
+        BINS=next_power_of_2(experts),
         SLABS=offsets is None,
         TILE_ROWS=tile_rows,
         SPARE=spare,
@@ -44,6 +46,7 @@ def map_tiles(
     return order
 
 
+@DirectLaunch
 @triton.jit(do_not_specialize=["limit", "experts", "max_tiles"])
 @no_type_check
 def _map(

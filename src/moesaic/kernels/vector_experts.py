@@ -15,7 +15,9 @@ import triton.language as tl
 from torch import Tensor
 
 from moesaic.kernels.activation_expressions import Expression, evaluate
+from moesaic.kernels.direct_launch import DirectLaunch
 from moesaic.kernels.launching import overlap_launches, wait_for_previous
+from moesaic.kernels.whole_numbers import ceil_div
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def vector_experts(
     size = down.shape[2]
     first, second = strips
     b1, b2 = biases
-    _vector_up[(num_tokens * top_k * triton.cdiv(size, first.columns),)](
+    _vector_up[(num_tokens * top_k * ceil_div(size, first.columns),)](
         x,
         x.stride(0),
         gate_up,
@@ -72,7 +74,7 @@ def vector_experts(
         num_warps=first.warps,
     )
     overlap = overlap_launches(x.device)
-    _vector_down[(num_tokens, triton.cdiv(hidden, second.columns))](
+    _vector_down[(num_tokens, ceil_div(hidden, second.columns))](
         inner,
         down,
         down if b2 is None else b2,
@@ -116,6 +118,7 @@ def _part(at, column, inner, SIZE: tl.constexpr, COLUMNS: tl.constexpr, LENGTH: 
         return tl.load(at, mask=(column < SIZE)[:, None] & (inner < LENGTH)[None, :], other=0.0).to(tl.float32)
 
 
+@DirectLaunch
 @triton.jit
 @no_type_check
 def _vector_up(
@@ -235,6 +238,7 @@ def _down_block(
     return tl.load(of, mask=mask, other=0.0).to(tl.float32)
 
 
+@DirectLaunch
 @triton.jit
 @no_type_check
 def _vector_down(
