@@ -1,7 +1,6 @@
 """A kernel launched as compiled before gets the arguments of this call, and what needs another kernel gets one."""
 
 import copy
-import pickle
 
 import pytest
 import torch
@@ -108,7 +107,7 @@ def test_what_has_no_kind_goes_through_triton(launches):
 @pytest.mark.gpu
 def test_on_a_gpu_every_kind_of_argument_gives_its_own_answer():
     kernel = DirectLaunch(_scale)
-    values = torch.randn(200, device="cuda")
+    values = torch.randint(-9, 9, (200,), device="cuda").float()  # a product and a sum of these are exact
     for count in (1, 16, 37, 48, 37, 1):
         for start in (0, 1, 4):
             for factor in (2.0, 1.0, -3.0):
@@ -136,10 +135,8 @@ def test_sizes_of_grids_and_blocks():
     assert [next_power_of_2(n) for n in (1, 2, 3, 4, 5, 896)] == [1, 2, 4, 4, 8, 1024]
 
 
-def test_a_bound_layer_in_a_graph_is_neither_copied_nor_written():
+def test_a_bound_layer_is_not_copied_with_a_graph():
     problem = Problem(num_experts=3, top_k=2, hidden_size=8, intermediate_size=5, activation=SwiGLU())
     weights = ExpertWeights.plain(torch.randn(3, 10, 8).bfloat16(), torch.randn(3, 8, 5).bfloat16())
     bound = bind(problem, weights, backends=(Reference(),))._bound
     assert copy.deepcopy(bound) is bound
-    with pytest.raises(Exception, match="pickle the Experts"):
-        pickle.dumps(bound)
