@@ -5,7 +5,8 @@ reference (`torch._library.opaque_object`, torch 2.11 to 2.14; why not a handle 
 """
 
 # No `from __future__ import annotations` here: torch infers the operator's schema from real annotations.
-from typing import Any
+from pickle import PicklingError
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -28,6 +29,10 @@ class BoundBackend(OpaqueBase):
     def __deepcopy__(self, memo: dict[int, Any]) -> "BoundBackend":
         """Itself: torch 2.11 copies what a graph refers to before it traces, which would hold the weights twice."""
         return self
+
+    def __reduce__(self) -> NoReturn:
+        """A graph that holds a layer is of this process: torch's cache of compiled graphs would write all weights."""
+        raise PicklingError("a bound layer has no written form: pickle the Experts, or save their canonical weights")
 
     def run(self, batch: Batch) -> Tensor:
         """Compute `batch` in the problem's own dtype: autocast, if it is on, stays outside."""

@@ -1,11 +1,7 @@
 """A kernel launched as compiled before gets the arguments of this call, and what needs another kernel gets one."""
 
-import copy
-
 import pytest
 import torch
-
-from moesaic import ExpertWeights, Problem, Reference, SwiGLU, bind
 
 pytest.importorskip("triton")
 
@@ -133,10 +129,3 @@ def test_on_a_gpu_the_current_stream_is_used():
 def test_sizes_of_grids_and_blocks():
     assert [ceil_div(n, 4) for n in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]
     assert [next_power_of_2(n) for n in (1, 2, 3, 4, 5, 896)] == [1, 2, 4, 4, 8, 1024]
-
-
-def test_a_bound_layer_is_not_copied_with_a_graph():
-    problem = Problem(num_experts=3, top_k=2, hidden_size=8, intermediate_size=5, activation=SwiGLU())
-    weights = ExpertWeights.plain(torch.randn(3, 10, 8).bfloat16(), torch.randn(3, 8, 5).bfloat16())
-    bound = bind(problem, weights, backends=(Reference(),))._bound
-    assert copy.deepcopy(bound) is bound
