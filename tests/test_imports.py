@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "known_machines": "machine",
     "batches": "layouts checks",
     "routers": "batches",
-    "dispatch": "batches kernels",
+    "dispatch": "batches kernels quant",
     "problem": "activations quant layouts output_norm",
     "weights": "problem",
     "kernels": "activations checks",

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from moesaic import MoE, bind
 from moesaic.conformance import DispatcherConformance
 from moesaic.conformance.fleet_subject import FleetSubject
+from moesaic.dispatch.all_to_all import AllToAll
 from moesaic.dispatch.by_expert import GroupedByExpert
 from moesaic.dispatch.collectives import Ranks
 from moesaic.dispatch.fleet import OneRank
@@ -21,6 +22,7 @@ from moesaic.dispatch.open_window import open_window
 from moesaic.dispatch.padded_all_to_all import PaddedAllToAll
 from moesaic.dispatch.placement import Placement
 from moesaic.errors import FleetError
+from moesaic.quant import FP8, PerGroup
 from tests.dispatch.layers import Given, calls, layer_problem, local_weights, one_rank
 from tests.dispatch.some_trials import once
 
@@ -40,7 +42,8 @@ def conform(make, ranks):
     problem = layer_problem(len(placement.experts[ranks.rank]), layout=dispatcher.layout)
     experts = bind(problem, local_weights(placement, ranks.rank))
     output = MoE(Given(routing), dispatcher, experts)(hidden, torch.zeros(len(hidden), 5))
-    torch.testing.assert_close(output, one_rank(handed)[ranks.rank], rtol=1e-5, atol=1e-5)
+    rounded = [(dispatcher.rounding.round_trip(tokens), route) for tokens, route in handed]
+    torch.testing.assert_close(output, one_rank(rounded)[ranks.rank], rtol=1e-5, atol=1e-5)
     return count
 
 
@@ -53,6 +56,9 @@ def main(rank, size, where):
         count = conform(lambda placement: PaddedAllToAll(ranks, placement, 8), ranks)
         count += conform(lambda placement: PaddedAllToAll(ranks, placement, 8, GroupedByExpert(4)), ranks)
         count += conform(lambda placement: LowLatency(ranks, placement, 8), ranks)
+        coded = {"wire": FP8(PerGroup(128))}
+        count += conform(lambda placement: PaddedAllToAll(ranks, placement, 8, **coded), ranks)
+        count += conform(lambda placement: AllToAll(ranks, placement, **coded), ranks)
         try:
             open_window(ranks, max_tokens=8, hidden_size=16, top_k=2)
         except FleetError as fault:

@@ -53,6 +53,10 @@ class Played(Fleet[Any]):
     def played(self):
         return tuple(range(self.num_ranks))
 
+    @property
+    def rounding(self):
+        return self.dispatchers[0].rounding
+
     def dispatch_all(self, calls):
         self.checked(calls)
         exchanges = [d.token_exchange(*call) for d, call in zip(self.dispatchers, calls, strict=True)]

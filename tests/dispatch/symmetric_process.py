@@ -11,8 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import torch
 import torch.distributed as dist
+import triton.language as tl
+from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
 from triton.runtime.interpreter import interpreter_builder
 
@@ -28,15 +31,21 @@ from moesaic.dispatch.fleet import OneRank
 from moesaic.dispatch.placement import Placement
 from moesaic.dispatch.symmetric_memory import SymmetricMemory
 from moesaic.dispatch.threads import Threads, ranks_in_threads
+from moesaic.kernels import exchange_arrivals
+from moesaic.quant import FP8, PerGroup, Plain
 from tests.dispatch.fleets import NUM_EXPERTS
 from tests.dispatch.layers import INNER, calls, layer_problem, one_rank
 from tests.dispatch.plain_windows import Played, in_files, in_one_process
 from tests.dispatch.shards import shard
 from tests.dispatch.some_trials import NAMES, by_traffic
 
-AS_ARRIVED = AsArrived()
+AS_ARRIVED, PLAIN = AsArrived(), Plain()
 MOST, HIDDEN, SLOTS = 3, 65, 8
 """Tokens a rank, columns and slots at most."""
+CODES = FP8(PerGroup(128))
+CONVERT = interpreter._convert_float
+TORCH = {tl.float32: torch.float32, tl.bfloat16: torch.bfloat16, tl.float8e4nv: torch.float8_e4m3fn}
+PLAINEST = {tl.float32: torch.float32, tl.bfloat16: torch.uint16, tl.float8e4nv: torch.uint8}
 
 
 def tried(fleet, *names):
@@ -51,17 +60,17 @@ def tried(fleet, *names):
     return {check.name for check, _ in chosen}
 
 
-def dispatchers(placement, arrangement=AS_ARRIVED, **fields):
+def dispatchers(placement, arrangement=AS_ARRIVED, hidden=HIDDEN, **fields):
     """One for each rank of this process."""
     num_ranks = placement.num_ranks * fields.get("shards", 1)
-    windows = in_one_process(num_ranks, MOST, row_bytes(HIDDEN, SLOTS, torch.float32, arrangement))
+    windows = in_one_process(num_ranks, MOST, row_bytes(hidden, SLOTS, torch.float32, arrangement))
     each = zip(ranks_in_threads(num_ranks), windows, strict=True)
     return tuple(SymmetricMemory(ranks, placement, window, arrangement, **fields) for ranks, window in each)
 
 
-def fleet(num_ranks, arrangement=AS_ARRIVED, **fields):
+def fleet(num_ranks, arrangement=AS_ARRIVED, wire=PLAIN, **fields):
     """As one process plays it."""
-    given = dispatchers(Placement.contiguous(NUM_EXPERTS, num_ranks), arrangement)
+    given = dispatchers(Placement.contiguous(NUM_EXPERTS, num_ranks), arrangement, wire=wire)
     return Played(num_experts=NUM_EXPERTS, num_ranks=num_ranks, dispatchers=given, **fields)
 
 
@@ -97,19 +106,53 @@ def layers():
 
 def bits():
     """Sums of float16 come out as those of AllToAll."""
-    placement, handed = Placement.contiguous(5, 3), calls([MOST, 0, 2], dtype=torch.float16)
-    found = []
-    for each in (dispatchers(placement), tuple(AllToAll(ranks, placement) for ranks in ranks_in_threads(3))):
+    same_bits(calls([MOST, 0, 2], dtype=torch.float16))
+    sys.stdout.write("same bits\n")
+
+
+def convert(values, source, target, rounding):
+    """As a GPU does: triton's interpreter cuts bfloat16 off, and of E4M3 it loses carries into the exponent and NaN."""
+    if tl.float32 not in (source, target):
+        return CONVERT(values, source, target, rounding)
+    bits = torch.from_numpy(np.ascontiguousarray(values)).view(TORCH[source])
+    numbers = bits.clamp(-448.0, 448.0) if target == tl.float8e4nv else bits
+    return numbers.to(TORCH[target]).view(PLAINEST[target]).numpy()
+
+
+def coded():
+    """Tokens that travel as FP8: a part of the kit, and the bits of AllToAll for rows of two blocks and a half."""
+    tried(fleet(1, wire=CODES), "exactly_once")
+    tried(fleet(3, wire=CODES), "2/exactly_once", "nan_tokens", "equals_one_rank")
+    tried(fleet(2, SlabPerExpert(), CODES), "exactly_once", "undefined_rows")
+    generator = torch.Generator().manual_seed(5)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        handed = []
+        for count, (_, routing) in zip([MOST, 0, 2], calls([MOST, 0, 2]), strict=True):
+            hidden = torch.randn(count, 2 * 128 + 57, generator=generator) * 10.0 ** torch.randint(-4, 4, (count, 1))
+            hidden[:1, 3], hidden[:1, 140], hidden[1:2, 128:256] = torch.nan, -torch.inf, 0.0
+            handed.append((hidden.to(dtype), routing))
+        with mock.patch.object(exchange_arrivals, "MOST_CODED", 128):
+            same_bits(handed, wire=CODES)
+    sys.stdout.write("same bits as codes\n")
+
+
+def same_bits(handed, **fields):
+    """The outputs of AllToAll, NaN where its are."""
+    placement, found = Placement.contiguous(5, 3), []
+    for each in (
+        dispatchers(placement, hidden=handed[0][0].shape[1], **fields),
+        tuple(AllToAll(ranks, placement, **fields) for ranks in ranks_in_threads(3)),
+    ):
         kind = Played if isinstance(each[0], SymmetricMemory) else Threads
         play = kind(num_experts=5, num_ranks=3, dispatchers=each)
         delivered = play.dispatch_all(handed)
         made = []
         for (batch, _), experts in zip(delivered, placement.experts, strict=True):
             active = (batch.routing.topk_ids >= 0).sum(1, keepdim=True)
-            made.append((batch.rows * active / (3 + experts[0])).to(torch.float16))
+            made.append((batch.rows * active / (3 + experts[0])).to(batch.rows.dtype))
         found.append(play.combine_all(made, [receipt for _, receipt in delivered]))
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
-    sys.stdout.write("same bits\n")
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def race(first, second):
@@ -179,6 +222,9 @@ def waiting(rank, size, where):
         dispatcher.agree(len(placement.experts[rank]), {})  # and nobody signals before all flags are zero
         one = OneRank(num_experts=NUM_EXPERTS, num_ranks=size, rank=rank, dispatcher=dispatcher)
         names = tried(one, *sorted(NAMES))
+        rounding = dataclasses.replace(one, dispatcher=dataclasses.replace(dispatcher, wire=CODES))
+        with mock.patch.object(interpreter, "_convert_float", convert):
+            tried(rounding, "exactly_once", "nan_tokens", "equals_one_rank")
         sys.stdout.write(f"{' '.join(sorted(names))}\n{window.epochs.unique().tolist()}\n")
     finally:
         dist.destroy_process_group()
@@ -192,3 +238,5 @@ if __name__ == "__main__":
     else:
         for scenario in (played, layers, bits, ahead, ahead_with_sums, unheard):
             scenario()
+        with mock.patch.object(interpreter, "_convert_float", convert):
+            coded()

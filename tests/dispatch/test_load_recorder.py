@@ -11,12 +11,13 @@ from moesaic import Local, MoE, Routing, bind
 from moesaic.dispatch.all_to_all import AllToAll
 from moesaic.dispatch.balance import balance
 from moesaic.dispatch.expert_load import ExpertLoad
-from moesaic.dispatch.load_recorder import LoadRecorder
+from moesaic.dispatch.load_recorder import FEW, LoadRecorder
 from moesaic.dispatch.placement import Placement
 from moesaic.dispatch.recorded import Recorded
 from moesaic.dispatch.threads import Threads, in_threads, ranks_in_threads
 from moesaic.errors import BatchError, DispatchError
 from tests.dispatch.layers import NUM_EXPERTS, Given, calls, layer_problem, one_rank, weights
+from tests.dispatch.programs import ended, started
 
 LAST, FIRST = 2**31 - 1, -(2**31)
 
@@ -28,7 +29,9 @@ def counted(*ids, num_experts=NUM_EXPERTS):
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_every_active_slot_counts_and_no_other(dtype):
+@pytest.mark.parametrize("few", [1, FEW], ids=["many ids", "few ids"])
+def test_every_active_slot_counts_and_no_other(dtype, few, monkeypatch):
+    monkeypatch.setattr("moesaic.dispatch.load_recorder.FEW", few)
     recorder = LoadRecorder(3, 5)
     ids = torch.tensor([[0, 4, 0], [-1, 5, 4], [LAST, FIRST, 6], [1, -2, 4]], dtype=dtype)
     for layer, times in ((0, 1), (2, 2)):
@@ -98,13 +101,28 @@ class Operators(torch.utils._python_dispatch.TorchDispatchMode):
 VIEWS = {"aten::view", "aten::expand", "aten::flatten", "aten::_unsafe_view", "aten::reshape"}
 
 
-def test_a_call_runs_three_operators_and_reads_nothing_on_the_host():
-    recorder, ids = LoadRecorder(2, 5), torch.randint(0, 5, (33, 3)).int()
+@pytest.mark.parametrize(
+    ("rows", "operators"),
+    [
+        (FEW // 4, ["aten::bucketize.Tensor", "aten::scatter_add_"]),
+        (FEW // 4 + 1, ["aten::clamp", "aten::add_.Tensor", "aten::index_add_"]),
+    ],
+)
+def test_a_call_runs_few_operators_and_reads_nothing_on_the_host(rows, operators):
+    recorder, ids = LoadRecorder(2, 5), torch.randint(-1, 7, (rows, 4)).int()
     with Operators() as mode:
         recorder.record(1, ids)
-    assert [name for name in mode.names if name not in VIEWS] == ["aten::clamp", "aten::add.Tensor", "aten::index_add_"]
+    assert [name for name in mode.names if name not in VIEWS] == operators
+    assert recorder.read().counts.tolist() == [[0] * 5, counted(ids)]
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):  # in which no value can be read
-        LoadRecorder(2, 5).record(1, torch.empty(33, 3, dtype=torch.int32))
+        LoadRecorder(2, 5).record(1, torch.empty(rows, 4, dtype=torch.int32))
+
+
+def test_calls_of_several_layers_compile_into_one_graph():
+    [lines] = ended([started("tests.dispatch.compiled_recorder", interpret=False)])
+    assert len(lines) == 2
+    for got, wanted in map(json.loads, lines):
+        assert got == wanted
 
 
 @pytest.mark.gpu
@@ -178,6 +196,7 @@ def test_what_does_not_fit_is_refused():
         (lambda: LoadRecorder(2, 2.0), "num_experts is 2.0"),
         (lambda: recorder.record(2, ids), "layer 2 of 2"),
         (lambda: recorder.record(-1, ids), "layer -1 of 2"),
+        (lambda: recorder.record(0, ids.short()), "the ids are torch.int16, but a recorder counts torch.int32"),
         (lambda: recorder.record(0, ids.to("meta")), r"the ids are on meta, but LoadRecorder\(2, 5, 'cpu'\) counts"),
         (lambda: Recorded(Local(), recorder, 2), "Recorded.layer is 2, but the recorder has 2"),
         (lambda: Recorded("Local()", recorder, 0), "Recorded.dispatcher is 'Local"),

@@ -1,10 +1,13 @@
 """AllGather and AllToAll against the dispatcher kit, on 1 to 4 ranks; each rank is a thread with a gloo group."""
 
+from functools import partial
+
 import torch
 
 from moesaic.conformance import DispatcherConformance
 from moesaic.dispatch.all_gather import AllGather
 from moesaic.dispatch.all_to_all import AllToAll
+from moesaic.quant import FP8, PerGroup
 from tests.dispatch.fleets import connected, unconnected
 from tests.dispatch.some_trials import part
 
@@ -61,3 +64,33 @@ class TestAllGatherOn3(Third):
 
 class TestAllGatherOn4(Connected):
     kind, fleet = AllGather, unconnected(4)
+
+
+class Coded(Connected):
+    """A ninth of the kit for dispatchers whose tokens travel as FP8, the last of three groups short."""
+
+    hidden_sizes = (300,)
+
+    def trials(self):
+        return part(super().trials(), 9)
+
+
+coded_to_all = staticmethod(partial(AllToAll, wire=FP8(PerGroup(128))))
+coded_gather = staticmethod(partial(AllGather, wire=FP8(PerGroup(128))))
+
+
+class TestCodedAllToAllOn1(Coded):
+    kind, fleet = coded_to_all, unconnected(1)
+
+
+class TestCodedAllToAllOn2(Coded):
+    kind, fleet = coded_to_all, unconnected(2)
+
+
+class TestCodedAllToAllOn4(Coded):
+    kind, fleet = coded_to_all, unconnected(4)
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class TestCodedAllGatherOn3(Coded):
+    kind, fleet = coded_gather, unconnected(3)

@@ -260,4 +260,4 @@ def test_two_processes_conform_and_are_told_why_they_share_no_memory(tmp_path):
     (reason, checks), other = ended([started(*each, interpret=False) for each in given])
     assert other == [reason, checks]
     assert reason.startswith("open_window, what each rank has: rank 0: DispatchError: its tensors are on cpu, but ")
-    assert int(checks.removesuffix(" checks passed")) == 3 * len(NAMES)
+    assert int(checks.removesuffix(" checks passed")) == 5 * len(NAMES)

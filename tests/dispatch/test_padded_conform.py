@@ -13,6 +13,7 @@ from moesaic.dispatch.placement import Placement
 from moesaic.dispatch.row_transports import Expanded, Slabs
 from moesaic.dispatch.threads import Threads, ranks_in_threads
 from moesaic.dispatch.token_transports import Deduplicated
+from moesaic.quant import FP8, PerGroup
 from tests.dispatch.fleets import NUM_EXPERTS
 from tests.dispatch.some_trials import part
 from tests.dispatch.test_over_ranks_conform import Connected as OverRanks
@@ -49,6 +50,7 @@ grouped = partial(PaddedAllToAll, max_tokens=MOST, laid=GroupedByExpert(alignmen
 grouped_on_input = partial(PaddedAllToAll, max_tokens=MOST, laid=GroupedByExpert(alignment=1, weight_on_input=True))
 slabs = partial(LowLatency, max_tokens=MOST)
 slabs_on_input = partial(LowLatency, max_tokens=MOST, weight_on_input=True)
+coded = {"wire": FP8(PerGroup(128))}
 
 
 class TestPaddedOn1(Connected):
@@ -101,3 +103,26 @@ class TestSlabsOn3(Connected):
 class TestSlabsOn4(Connected):
     kind, fleet, duplicate_ids = staticmethod(slabs), unconnected(4, SLABS), False
     step = 6
+
+
+class TestCodedPaddedOn1(Connected):
+    kind, fleet, hidden_sizes = staticmethod(partial(padded, **coded)), unconnected(1, PADDED), (130,)
+
+
+class TestCodedPaddedOn4(Connected):
+    kind, fleet, hidden_sizes = staticmethod(partial(padded, **coded)), unconnected(4, PADDED), (300, 65)
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class TestCodedGroupedOn3(Connected):
+    kind, fleet = staticmethod(partial(grouped_on_input, **coded)), unconnected(3, GROUPED, weight_on_input=True)
+    duplicate_ids = False
+
+
+class TestCodedSlabsOn2(Connected):
+    kind, fleet, duplicate_ids = staticmethod(partial(slabs, **coded)), unconnected(2, SLABS), False
+
+
+class TestCodedSlabsOn4(Connected):
+    kind, fleet = staticmethod(partial(slabs_on_input, **coded)), unconnected(4, SLABS, weight_on_input=True)
+    duplicate_ids, hidden_sizes = False, (300,)

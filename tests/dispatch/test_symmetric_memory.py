@@ -32,6 +32,7 @@ def test_fleets_that_one_process_plays():
     assert set(checks.split()) == NAMES
     assert others[:4] == ["layers equal one rank", "same bits", "one rank ahead", "one rank ahead with sums"]
     assert "a rank was not heard from: it died, failed, or is slower than Ranks.timeout" in others[4]
+    assert others[5:] == ["same bits as codes"]
 
 
 @pytest.mark.dist
@@ -44,15 +45,14 @@ def test_processes_that_share_windows_wait_for_each_other(tmp_path):
         assert number > 40
 
 
-@pytest.fixture(scope="module")
-def compiled():
-    """What `compiled_exchanges.py` found of each kernel."""
-    [lines] = ended([started("tests.kernels.compiled_exchanges", interpret=False)])
-    return list(map(json.loads, lines))
-
-
-def test_rows_travel_16_bytes_at_a_time_and_flags_at_system_scope(compiled):
-    assert {fact["kernel"] for fact in compiled} == {"exchange_tokens", "exchange_sums"}
+@pytest.mark.parametrize("oldest", [False, True], ids=["installed triton", "oldest triton"])
+def test_rows_travel_16_bytes_at_a_time_and_flags_at_system_scope(oldest):
+    [lines] = ended([started("tests.kernels.compiled_exchanges", interpret=False, oldest=oldest)])
+    compiled = list(map(json.loads, lines))
+    assert all(fact["triton"].startswith("3.6.") == oldest for fact in compiled)
+    kernels = [fact["kernel"] for fact in compiled]
+    assert kernels == ["exchange_tokens", "exchange_tokens", "exchange_sums", "exchange_sums"]
+    assert [fact["to_codes"] > 0 for fact in compiled] == [False, True, False, False]  # by an instruction for two
     for fact in compiled:
         assert fact["narrow_row_accesses"] == 0, fact
         assert fact["released"] == 1, fact

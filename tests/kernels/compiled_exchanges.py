@@ -8,6 +8,7 @@ import re
 from unittest import mock
 
 import torch
+import triton
 
 from moesaic.kernels import exchange_sums, exchange_tokens
 from moesaic.kernels.exchange_tokens import Arrivals
@@ -18,13 +19,13 @@ TOKENS, SLOTS, EXPERTS = 64, 8, 128
 OPTIONS = exchange_tokens.launch_options
 
 
-def on_card(hidden, device):
+def on_card(hidden, device, **fields):
     """As for a CUDA device."""
-    return {**OPTIONS(hidden, device), "debug": True, "sanitize_overflow": False}
+    return {**OPTIONS(hidden, device, **fields), "debug": True, "sanitize_overflow": False}
 
 
 def launch(num_ranks, hidden):
-    """Tokens there, their sums back, and sums in float32."""
+    """Tokens there, as they are and as FP8, their sums back, and sums in float32."""
     ints = {"dtype": torch.int32}
     rows = torch.zeros(TOKENS * num_ranks, hidden, dtype=torch.bfloat16)
     ids = torch.zeros(TOKENS * num_ranks, SLOTS, **ints)
@@ -32,7 +33,9 @@ def launch(num_ranks, hidden):
     sizes = (TOKENS, aligned(4 * hidden) + 64, 1000)
     window = PeerWindow.over(torch.zeros(1, dtype=torch.uint8), torch.zeros(num_ranks).long(), 1, sizes, None)
     tables = (torch.zeros(EXPERTS, 1, **ints), *[torch.zeros(EXPERTS, **ints)] * 3)
-    exchange_tokens.exchange_tokens(rows[:TOKENS], ids[:TOKENS], ids[:TOKENS].float(), tables, window, arrivals)
+    routing = (ids[:TOKENS], ids[:TOKENS].float())
+    for coded in (False, True):
+        exchange_tokens.exchange_tokens(rows[:TOKENS], *routing, tables, window, arrivals, coded=coded)
     for sums in (rows, rows.float()):
         exchange_sums.exchange_sums(sums, arrivals, window, rows[:TOKENS])
 
@@ -49,10 +52,12 @@ def main():
         ptx = kernel.asm["ptx"]
         found = {
             "kernel": name,
+            "triton": triton.__version__,
             "narrow_row_accesses": len(re.findall(r"(?:ld|st)\.global\.(?:v\d\.)?b(?:8|16)\b", ptx)),
             "released": len(re.findall(r"atom\.global\.sys\.release\.exch\.b64", ptx)),
             "acquired": len(re.findall(r"atom\.global\.sys\.acquire\.add\.u64", ptx)),
             "spills": facts(kernel)["spills"],
+            "to_codes": ptx.count("cvt.rn.satfinite.e4m3x2.f32"),
         }
         print(json.dumps(found), flush=True)  # noqa: T201
 

@@ -34,7 +34,8 @@ class EqualsOneRank(DispatchCheck):
 
     Tokens and router weights are ordinary numbers, so that what is lost on the way shows; some weights are negative or
     above 2, and one token of each rank is large. Run with the router weight on the output and, if the fleet or its
-    experts take it there, on the input. Meant for F18, F24, F31, F37, F50, F76 to F79.
+    experts take it there, on the input. If the fleet rounds tokens, the one rank gets them rounded, and no wider noise
+    is allowed. Meant for F18, F24, F31, F37, F50, F76 to F79.
     """
 
     name: ClassVar[str] = "equals_one_rank"
@@ -112,7 +113,7 @@ def _one_rank(subject: FleetSubject, traffic: Traffic, weights: ExpertWeights, *
     )
     wide = ExpertWeights.plain(weights.gate_up.data.double().cpu(), weights.down.data.double().cpu())
     calls = _calls(subject, traffic)
-    hidden = torch.cat([rows for rows, _ in calls]).double().cpu()
+    hidden = subject.fleet.rounding.round_trip(torch.cat([rows for rows, _ in calls]).cpu()).double()
     ids = torch.cat([routing.topk_ids for _, routing in calls]).cpu()
     routing = Routing(ids, torch.cat([routing.topk_weights for _, routing in calls]).cpu())
     return list(Reference().run(StandardBatch(hidden, routing), wide, problem).split(traffic.tokens))

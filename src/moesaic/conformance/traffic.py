@@ -13,6 +13,8 @@ from torch.nn import functional
 from moesaic.batches import Routing
 from moesaic.conformance.feeding import garbage_ids
 from moesaic.dispatch.fleet import Call, Fleet
+from moesaic.errors import DispatchError
+from moesaic.quant import FP8, Format
 
 WEIGHTS = (0.5, 0.25, 2.0)
 """Router weights: powers of two, so that sums of whole numbers are exact; none is its own square."""
@@ -38,10 +40,14 @@ class Traffic:
     seed: int = 0
 
     def calls(self, fleet: Fleet[object], device: torch.device) -> list[Call]:
-        """What each rank hands in: whole numbers of up to 3 as hidden states, weights of `WEIGHTS`."""
+        """What each rank hands in: whole numbers of up to 3 as hidden states, weights of `WEIGHTS`.
+
+        Behind a fleet that rounds tokens, numbers that it leaves as they are.
+        """
         generator, count = torch.Generator().manual_seed(self.seed), sum(self.tokens)
         named = torch.arange(fleet.num_experts) if self.hot is None else torch.tensor(fleet.experts(self.hot))
         hidden = torch.randint(-3, 4, (count, self.hidden_size), generator=generator).to(self.dtype)
+        hidden = _kept_by(fleet.rounding, hidden)
         weights = torch.tensor(WEIGHTS)[torch.randint(len(WEIGHTS), (count, self.top_k), generator=generator)]
         ids = self._ids(named, count, generator)
         dead = (ids < 0) | (torch.rand(ids.shape, generator=generator) < self.inactive)
@@ -58,6 +64,28 @@ class Traffic:
             return named[torch.randint(len(named), (count, self.top_k), generator=generator)]
         distinct = named[torch.rand(count, len(named), generator=generator).argsort(-1)]
         return functional.pad(distinct, (0, max(0, self.top_k - len(named))), value=-1)[:, : self.top_k]
+
+
+def _kept_by(rounding: Format, hidden: Tensor) -> Tensor:
+    """`hidden` as it is if `rounding` keeps every value; else as FP8 with a float scale keeps it.
+
+    The first number of each tile is 3.5, 448 / 128, so that the scale is 1 / 128 and every whole number up to 3 a code;
+    and the tile is doubled 0, 1 or 2 times, no two neighbours alike. Raises DispatchError where that is rounded too.
+    """
+    if torch.equal(rounding.round_trip(hidden), hidden):
+        return hidden
+    if isinstance(rounding, FP8):
+        rows, columns = hidden.shape
+        _, tile = rounding.granularity.tile(rows, columns)
+        hidden[:, ::tile] = 3.5
+        doubled = torch.arange(rows).unsqueeze(1) + torch.arange(columns) // tile
+        hidden = hidden * (2.0 ** (doubled % 3)).to(hidden.dtype)
+    if not torch.equal(rounding.round_trip(hidden), hidden):
+        raise DispatchError(
+            f"the fleet rounds tokens to {rounding!r}, but the kit has tokens that are kept by Plain(), by FP8 with "
+            "scales of parts of a row, and by formats whose scales are powers of two"
+        )
+    return hidden
 
 
 def traffic_of(

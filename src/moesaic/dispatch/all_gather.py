@@ -27,16 +27,16 @@ class AllGather(ExactRanks):
     def dispatch(self, hidden_states: Tensor, routing: Routing) -> tuple[StandardBatch, SumReceipt]:
         """Raises BatchError for tokens that are none, DispatchError on every rank for ranks that do not fit."""
         ranks, experts, me = self.ranks, self.placement.experts, self.ranks.rank
-        tokens = handed_in(hidden_states, routing, ranks, owner=self.name)
+        tokens = handed_in(hidden_states, routing, ranks, owner=self.name, wire=self.wire)
         number = len(tokens.rows)
         counts = torch.full((ranks.size,), number, dtype=torch.int64, device=ranks.device)
-        announced = announce(ranks, tokens, counts, owner=self.name, identity=self.identity)
+        announced = announce(ranks, tokens, counts, owner=self.name, identity=self.identity, wire=self.wire)
         lengths = announced.got(me)
         rank, local = self.tables.local(routing.topk_ids, me)
         # Local ids with room for those of any rank: rank r finds its own by taking off r times the room.
         room = max(map(len, experts))
         ids = torch.where(rank >= 0, rank * room + local, -1)
-        packed = announced.wire.pack(hidden_states, ids, routing.topk_weights)
+        packed = announced.wire.pack(announced.wire.parts(hidden_states), ids, routing.topk_weights)
         padded = torch.cat([packed, packed.new_zeros(max(lengths) - number, packed.shape[1])])
         gathered = ranks.all_gather(padded, f"{self.name}.dispatch, the tokens")
         every = announced.wire.unpack(torch.cat([part[:n] for part, n in zip(gathered, lengths, strict=True)]))

@@ -19,8 +19,9 @@ from torch import Tensor
 from moesaic.batches import StandardBatch
 from moesaic.dispatch.agreement import apart
 from moesaic.dispatch.collectives import Ranks
-from moesaic.dispatch.wire import Wire
+from moesaic.dispatch.wire import CODED_DTYPES, WIRES, Wire
 from moesaic.errors import DispatchError, GradientError, MoesaicError
+from moesaic.quant import Format, Plain
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2)
 """What hidden states may be; an announcement says it as a number."""
@@ -28,6 +29,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.flo
 FIELDS = (
     "fitness",
     "fingerprint of dispatcher and placement",
+    "wire",
     "hidden size",
     "slots a token",
     "dtype",
@@ -53,32 +55,34 @@ class Announced:
         return tuple(row[rank] for row in self.rows)
 
 
-def handed_in(hidden_states: object, routing: object, ranks: Ranks, *, owner: str) -> StandardBatch:
+def handed_in(hidden_states: object, routing: object, ranks: Ranks, *, owner: str, wire: Format) -> StandardBatch:
     """The tokens of this rank. If they are none, the other ranks are told before the error is raised.
 
     Raises BatchError, DispatchError for another device or an unknown dtype, GradientError if they require gradients.
     """
     try:
-        return checked_tokens(hidden_states, routing, ranks)
+        return checked_tokens(hidden_states, routing, ranks, wire)
     except MoesaicError:
         _exchange(ranks, torch.zeros(len(FIELDS) + ranks.size, dtype=torch.int64, device=ranks.device), owner)
         raise
 
 
-def announce(ranks: Ranks, tokens: StandardBatch, counts: Int[Tensor, " N"], *, owner: str, identity: int) -> Announced:
-    """What all ranks announce; `counts` of `tokens` go to each rank, which the host need not know.
+def announce(
+    ranks: Ranks, tokens: StandardBatch, counts: Int[Tensor, " N"], *, owner: str, identity: int, wire: Format
+) -> Announced:
+    """What all ranks announce; `counts` of `tokens` go to each rank as `wire`, which the host need not know.
 
     Raises DispatchError on every rank, naming the ranks, if one of them has no tokens to hand in or if they do not fit
     together; CollectiveError if a rank is not heard from.
     """
     weights = tokens.routing.topk_weights
     described = (tokens.rows.shape[1], weights.shape[1], DTYPES.index(tokens.rows.dtype), DTYPES.index(weights.dtype))
-    fields = torch.tensor((1, identity, *described))
+    fields = torch.tensor((1, identity, WIRES.index(wire), *described))
     found = _exchange(ranks, torch.cat([fields.to(ranks.device, non_blocking=True), counts]), owner)
     _judge(found, owner)
-    _, _, hidden_size, top_k, dtype, weight_dtype = found[0][: len(FIELDS)]
-    wire = Wire(hidden_size, top_k, DTYPES[dtype], DTYPES[weight_dtype])
-    return Announced(tuple(tuple(row[len(FIELDS) :]) for row in found), wire)
+    hidden_size, top_k, dtype, weight_dtype = found[0][3 : len(FIELDS)]
+    agreed = Wire(hidden_size, top_k, DTYPES[dtype], DTYPES[weight_dtype], wire)
+    return Announced(tuple(tuple(row[len(FIELDS) :]) for row in found), agreed)
 
 
 def identity(dispatcher: str) -> int:
@@ -90,7 +94,7 @@ def _exchange(ranks: Ranks, mine: Tensor, owner: str) -> list[list[int]]:
     return ranks.all_gather(mine, f"{owner}.dispatch, announcing the rows").tolist()
 
 
-def checked_tokens(hidden_states: Any, routing: Any, ranks: Ranks) -> StandardBatch:
+def checked_tokens(hidden_states: Any, routing: Any, ranks: Ranks, wire: Format) -> StandardBatch:
     """The tokens of this rank, looked at on this rank alone. Raises what `handed_in` raises."""
     tokens = StandardBatch(hidden_states, routing)
     rows = tokens.rows
@@ -98,6 +102,12 @@ def checked_tokens(hidden_states: Any, routing: Any, ranks: Ranks) -> StandardBa
         raise DispatchError(f"the tokens are on {rows.device}, but {ranks} exchange what is on {ranks.device}")
     if rows.dtype not in DTYPES:
         raise DispatchError(f"hidden_states is {rows.dtype}, but it needs one of {', '.join(map(str, DTYPES))}")
+    if wire != Plain() and rows.dtype not in CODED_DTYPES:
+        known = ", ".join(map(str, CODED_DTYPES))
+        raise DispatchError(
+            f"hidden_states is {rows.dtype}, but what travels as {wire!r} needs one of {known}: hand in one of these, "
+            "or use wire=Plain()"
+        )
     if torch.is_grad_enabled() and (rows.requires_grad or tokens.routing.topk_weights.requires_grad):
         raise GradientError("the tokens require gradients, but ranks exchange none: call it under torch.no_grad()")
     return tokens
@@ -112,5 +122,6 @@ def _judge(found: Sequence[Sequence[int]], owner: str) -> None:
         )
     for name, column in zip(FIELDS[1:], columns, strict=True):
         if len(set(column)) > 1:
-            shown = [str(DTYPES[value]) if name.endswith("dtype") else str(value) for value in column]
+            known = DTYPES if name.endswith("dtype") else WIRES if name == "wire" else None
+            shown = [str(value if known is None else known[value]) for value in column]
             raise DispatchError(f"{owner}: the ranks differ in {name}: {apart(shown)}")

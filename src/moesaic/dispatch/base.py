@@ -12,6 +12,7 @@ from torch import Tensor
 
 from moesaic.batches import Batch, Routing
 from moesaic.layouts import Layout
+from moesaic.quant import Format, Plain
 
 Receipt = TypeVar("Receipt")
 
@@ -29,6 +30,14 @@ class Dispatcher(ABC, Generic[Receipt]):
     @abstractmethod
     def synchronises(self) -> bool:
         """Whether `dispatch` or `combine` waits for the device on the host (it then cannot be captured in a graph)."""
+
+    @property
+    def rounding(self) -> Format:
+        """What tokens are rounded to on their way: the answer is that of one rank whose tokens were rounded so.
+
+        `Plain()`, which leaves them as they are, unless a dispatcher says otherwise. Results are never rounded to it.
+        """
+        return Plain()
 
     @abstractmethod
     def num_experts(self, num_local: int) -> int:

@@ -16,32 +16,38 @@ from torch import Tensor
 from moesaic.batches import StandardBatch
 from moesaic.dispatch.arrangement import Arrangement, AsArrived
 from moesaic.dispatch.slot_tables import SlotTables
-from moesaic.kernels.peer_window import ALIGNMENT, PeerWindow, aligned
+from moesaic.kernels.peer_window import ALIGNMENT, PeerWindow, aligned, row_starts
 
 if TYPE_CHECKING:
     from moesaic.kernels.exchange_arrivals import Arrivals
 
 
 def row_bytes(hidden_size: int, top_k: int, dtype: torch.dtype, arrangement: Arrangement) -> int:
-    """What one token takes in a window: with its routing on the way there, as a sum on the way back."""
-    there = aligned(hidden_size * dtype.itemsize) + 2 * aligned(4 * top_k)
+    """What one token takes in a window: with its routing on the way there, as a sum on the way back.
+
+    Whether it goes as it is or as FP8: its sum comes back as long as it is, so a window for FP8 would be no smaller.
+    """
+    there = (row_starts(hidden_size, top_k, dtype.itemsize, coded=coded)[-1] for coded in (False, True))
     back = dtype if isinstance(arrangement, AsArrived) else torch.float32
-    return max(there, aligned(hidden_size * back.itemsize))
+    return max(*there, aligned(hidden_size * back.itemsize))
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class TokenExchange:
-    """Tokens of this rank, on their way to the ranks that need them."""
+    """Tokens of this rank, on their way to the ranks that need them; as FP8 if `coded`."""
 
     tokens: StandardBatch
     tables: SlotTables
     window: PeerWindow
     arrivals: Arrivals
     shards: int
+    coded: bool
 
     @classmethod
-    def of(cls, tokens: StandardBatch, tables: SlotTables, window: PeerWindow, shards: int) -> TokenExchange:
+    def of(
+        cls, tokens: StandardBatch, tables: SlotTables, window: PeerWindow, *, shards: int, coded: bool
+    ) -> TokenExchange:
         """With fresh memory for what arrives."""
         from moesaic.kernels.exchange_arrivals import Arrivals  # noqa: PLC0415
 
@@ -57,7 +63,7 @@ class TokenExchange:
             ids.new_empty(window.num_ranks),
             ids.new_empty(()),
         )
-        return cls(tokens, tables, window, arrivals, shards)
+        return cls(tokens, tables, window, arrivals, shards, coded)
 
     def run(self, *, send: bool = True, receive: bool = True) -> None:
         """Launch it, or one half."""
@@ -73,6 +79,7 @@ class TokenExchange:
                 self.window,
                 self.arrivals,
                 shards=self.shards,
+                coded=self.coded,
                 phases=(send, receive),
             )
 

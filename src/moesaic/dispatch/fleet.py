@@ -20,6 +20,7 @@ from moesaic.dispatch.base import Dispatcher, Receipt
 from moesaic.dispatch.placement import even_share
 from moesaic.errors import DispatchError
 from moesaic.layouts import Layout
+from moesaic.quant import Format, Plain
 
 Call: TypeAlias = tuple[Tensor, Routing]
 """What one rank hands in: hidden states `[T, H]` and their routing with ids of the whole model."""
@@ -61,6 +62,11 @@ class Fleet(ABC, Generic[Receipt]):
     @abstractmethod
     def played(self) -> tuple[int, ...]:
         """The ranks that this process plays, ascending."""
+
+    @property
+    def rounding(self) -> Format:
+        """What tokens are rounded to on their way to the experts, the same on every rank."""
+        return Plain()
 
     def experts(self, rank: int) -> range:
         """The model's experts that `rank` holds; its local ids count from the first of them."""
@@ -110,6 +116,11 @@ class OneRank(Fleet[Any]):
     @override
     def played(self) -> tuple[int, ...]:
         return (self.rank,)
+
+    @property
+    @override
+    def rounding(self) -> Format:
+        return self.dispatcher.rounding
 
     @override
     def dispatch_all(self, calls: Sequence[Call]) -> list[tuple[Batch, Any]]:

@@ -18,7 +18,9 @@ from moesaic.dispatch.base import Dispatcher, Receipt
 from moesaic.dispatch.collectives import Ranks
 from moesaic.dispatch.placement import Placement
 from moesaic.dispatch.slot_tables import SlotTables
+from moesaic.dispatch.wire import WIRES
 from moesaic.errors import DispatchError
+from moesaic.quant import Format, Plain
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,14 @@ class OverRanks(Dispatcher[Receipt], Generic[Receipt]):
 
     With `shards` S, so many ranks in a row hold the same experts, each an S-th of their intermediate size: rank r has
     what the placement gives to r // S. Raises DispatchError, on every rank, unless the placement is for N / S ranks.
+    `wire`: as what tokens travel, `Plain()` or `FP8(PerGroup(128))`: the sender rounds each once, and the receiver
+    reads it back into the dtype of the tokens. Sums travel back as without.
     """
 
     ranks: Ranks
     placement: Placement
     shards: int = field(default=1, kw_only=True)
+    wire: Format = field(default=Plain(), kw_only=True)
     tables: SlotTables = field(init=False, repr=False, compare=False)
     identity: int = field(init=False, repr=False, compare=False)
 
@@ -40,6 +45,9 @@ class OverRanks(Dispatcher[Receipt], Generic[Receipt]):
         example = "Placement.contiguous(8, 2)"
         instance(self.name, "placement", self.placement, Placement, DispatchError, example=example)
         object.__setattr__(self, "shards", whole_number(self.name, "shards", self.shards, DispatchError))
+        if self.wire not in WIRES:
+            known = " or ".join(map(repr, WIRES))
+            raise DispatchError(f"{self.name}.wire is {self.wire!r}, but tokens travel as {known}: give one of these")
         needed = self.placement.num_ranks * self.shards
         if needed != self.ranks.size:
             shared = "" if self.shards == 1 else f", each {self.shards} times"
@@ -59,6 +67,11 @@ class OverRanks(Dispatcher[Receipt], Generic[Receipt]):
     def share(self) -> int:
         """Which of the placement's ranks this one is, alone or as one of its shards."""
         return self.ranks.rank // self.shards
+
+    @property
+    @override
+    def rounding(self) -> Format:
+        return self.wire
 
     @override
     def num_experts(self, num_local: int) -> int:
@@ -83,6 +96,7 @@ class OverRanks(Dispatcher[Receipt], Generic[Receipt]):
             "dispatcher": self.name,
             "placement": repr(self.placement),
             "shards": str(self.shards),
+            "wire": repr(self.wire),
             "local experts": "as placed" if num_local == held else f"{num_local} instead of the {held} placed there",
             **self.told(),
             **versions(),

@@ -87,7 +87,7 @@ class PaddedRanks(OverRanks[PaddedReceipt]):
     @override
     def dispatch(self, hidden_states: Tensor, routing: Routing) -> tuple[Batch, PaddedReceipt]:
         """Raises BatchError or DispatchError for tokens that are none or too many, on this rank alone."""
-        tokens = checked_tokens(hidden_states, routing, self.ranks)
+        tokens = checked_tokens(hidden_states, routing, self.ranks, self.wire)
         number = len(tokens.rows)
         if number > self.max_tokens:
             raise DispatchError(
@@ -110,7 +110,7 @@ class PaddedRanks(OverRanks[PaddedReceipt]):
         """`[N, C, bytes]`: what goes to each rank; `ids [N, T, K]` are the local ones there."""
         size, room, (number, top_k) = self.ranks.size, self.rows_to_each, tokens.routing.topk_ids.shape
         rows, weights = tokens.rows, tokens.routing.topk_weights
-        wire = Wire(rows.shape[1], top_k, rows.dtype, weights.dtype)
+        wire = Wire(rows.shape[1], top_k, rows.dtype, weights.dtype, self.wire)
         if number == 0:  # something to copy into rows that nobody reads
             rows, weights, ids = (
                 rows.new_zeros(1, rows.shape[1]),
@@ -123,7 +123,8 @@ class PaddedRanks(OverRanks[PaddedReceipt]):
         live = torch.arange(room, device=rows.device) < sent.sum(1, keepdim=True)
         own = ids.gather(1, token.unsqueeze(-1).expand(-1, -1, top_k)).where(live.unsqueeze(-1), -1)
         flat = token.flatten()
-        return wire, wire.pack(rows[flat], own.flatten(0, 1), weights[flat]).view(size, room, -1)
+        parts = [part[flat] for part in wire.parts(rows)]  # a token is rounded once, however many ranks need it
+        return wire, wire.pack(parts, own.flatten(0, 1), weights[flat]).view(size, room, -1)
 
     def _arrived(self, wire: Wire, received: Tensor) -> PaddedStandardBatch:
         found = wire.unpack(received.flatten(0, 1))

@@ -16,6 +16,7 @@ from moesaic.dispatch.load_recorder import LoadRecorder
 from moesaic.dispatch.over_ranks import OverRanks
 from moesaic.errors import DispatchError
 from moesaic.layouts import Layout
+from moesaic.quant import Format
 
 
 @final
@@ -55,6 +56,11 @@ class Recorded(Dispatcher[Receipt]):
     @override
     def synchronises(self) -> bool:
         return self.dispatcher.synchronises
+
+    @property
+    @override
+    def rounding(self) -> Format:
+        return self.dispatcher.rounding
 
     @override
     def num_experts(self, num_local: int) -> int:

@@ -18,9 +18,13 @@ from moesaic.dispatch.over_ranks import OverRanks
 from moesaic.errors import BatchError, DispatchError
 from moesaic.kernels.peer_window import PeerWindow
 from moesaic.layouts import Layout
+from moesaic.quant import Plain
 
 WIRE_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 """What hidden states may be; sums are made in float32."""
+
+CONVERTS = (8, 9)
+"""The compute capability from which a GPU converts to E4M3."""
 
 
 @final
@@ -54,6 +58,12 @@ class SymmetricMemory(OverRanks[SymmetricReceipt]):
         window = self.window
         if (window.rank, window.num_ranks, window.memory.device) != (*self._own, self.ranks.device):
             raise DispatchError(f"{window!r} is not one of {self.ranks!r}: open one with these ranks")
+        device = torch.device(self.ranks.device)
+        if self.wire != Plain() and device.type == "cuda" and torch.cuda.get_device_capability(device) < CONVERTS:
+            raise DispatchError(
+                f"{self.name}: {torch.cuda.get_device_name(device)} has no instructions for {self.wire!r}, which came "
+                "with sm_89: use wire=Plain(), or PaddedAllToAll"
+            )
 
     @property
     def _own(self) -> tuple[int, int]:
@@ -92,7 +102,7 @@ class SymmetricMemory(OverRanks[SymmetricReceipt]):
 
     def token_exchange(self, hidden_states: Tensor, routing: Routing) -> TokenExchange:
         """What `dispatch` launches."""
-        tokens = checked_tokens(hidden_states, routing, self.ranks)
+        tokens = checked_tokens(hidden_states, routing, self.ranks, self.wire)
         rows, weights, top_k = tokens.rows, tokens.routing.topk_weights, tokens.routing.topk_ids.shape[1]
         if rows.dtype not in WIRE_DTYPES or weights.dtype != torch.float32:
             raise DispatchError(
@@ -106,7 +116,8 @@ class SymmetricMemory(OverRanks[SymmetricReceipt]):
                 f"takes {self.window.max_tokens} of {self.window.row_bytes}: open a larger one on all ranks, or hand "
                 "in fewer at a time (the other ranks wait for this one)"
             )
-        return TokenExchange.of(tokens, self.tables, self.window, self.shards)
+        coded = self.wire != Plain()
+        return TokenExchange.of(tokens, self.tables, self.window, shards=self.shards, coded=coded)
 
     def arranged(self, exchange: TokenExchange) -> tuple[Batch, SymmetricReceipt]:
         """Batch and receipt, once the exchange has run."""

@@ -21,6 +21,7 @@ from moesaic.dispatch.collectives import Ranks
 from moesaic.dispatch.fleet import Call, Fleet
 from moesaic.errors import CollectiveError, DispatchError
 from moesaic.layouts import Layout
+from moesaic.quant import Format
 
 Result = TypeVar("Result")
 
@@ -84,6 +85,11 @@ class Threads(Fleet[Any]):
     @override
     def played(self) -> tuple[int, ...]:
         return tuple(range(self.num_ranks))
+
+    @property
+    @override
+    def rounding(self) -> Format:
+        return self.dispatchers[0].rounding
 
     @override
     def dispatch_all(self, calls: Sequence[Call]) -> list[tuple[Batch, Any]]:

@@ -2,7 +2,8 @@
 
 One launch: a program writes its tokens straight into the memory of each rank that needs them, with the local ids and
 the weights, tells the other ranks' same program, waits for those, and copies what came into memory of the batch. A row
-is written once to each rank, and its place needs no counting: no plan, no atomics, the same in every run.
+is written once to each rank, and its place needs no counting: no plan, no atomics, the same in every run. CODED rows
+are rounded to FP8 by the program that sends them, and read back by the one that copies them; its own are rounded too.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import triton.language as tl
 from torch import Tensor
 
 from moesaic.kernels.exchange_arrivals import Arrivals, launch_options
+from moesaic.kernels.exchange_codes import codes_of, load_values, store_codes, values_of
 from moesaic.kernels.launching import wait_for_previous
 from moesaic.kernels.peer_flags import await_peers, row_of, signal
-from moesaic.kernels.peer_window import PeerWindow, aligned
+from moesaic.kernels.peer_window import PeerWindow, row_starts
 
 
 def exchange_tokens(
@@ -28,15 +30,18 @@ def exchange_tokens(
     arrivals: Arrivals,
     *,
     shards: int = 1,
+    coded: bool = False,
     phases: tuple[bool, bool] = (True, True),
 ) -> None:
     """Send `x` [T, H] with its routing [T, K] and fill `arrivals`; `tables`: slots_of, replicas, ranks, local ids.
 
-    `phases`: whether to send and whether to receive. Both, but where one process plays all ranks one after the other.
+    `coded`: whether rows travel as FP8. `phases`: whether to send and whether to receive. Both, but where one process
+    plays all ranks one after the other.
     """
     slots_of, replicas, slot_ranks, local_ids = tables
     send, receive = phases
     hidden, top_k = x.shape[1], topk_ids.shape[1]
+    scales_at, ids_at, weights_at, _ = row_starts(hidden, top_k, x.element_size(), coded=coded)
     _exchange_tokens[(window.programs,)](
         x,
         x.stride(0),
@@ -67,12 +72,14 @@ def exchange_tokens(
         H=hidden,
         SHARDS=shards,
         STRIDE=window.row_bytes,
-        IDS_AT=aligned(hidden * x.element_size()),
-        WEIGHTS_AT=aligned(hidden * x.element_size()) + aligned(4 * top_k),
+        SCALES_AT=scales_at,
+        IDS_AT=ids_at,
+        WEIGHTS_AT=weights_at,
         SLOTS=triton.next_power_of_2(top_k),
+        CODED=coded,
         SEND=send,
         RECEIVE=receive,
-        **launch_options(hidden, x.device),
+        **launch_options(hidden, x.device, coded=coded),
     )
 
 
@@ -108,9 +115,11 @@ def _exchange_tokens(
     H: tl.constexpr,
     SHARDS: tl.constexpr,
     STRIDE: tl.constexpr,
+    SCALES_AT: tl.constexpr,
     IDS_AT: tl.constexpr,
     WEIGHTS_AT: tl.constexpr,
     SLOTS: tl.constexpr,
+    CODED: tl.constexpr,
     SEND: tl.constexpr,
     RECEIVE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -155,13 +164,21 @@ def _exchange_tokens(
             for start in tl.static_range(0, H, BLOCK):
                 inside = start + column < H
                 value = tl.load(x + tl.cast(token, tl.int64) * x_stride + start + column, mask=inside, other=0.0)
+                if CODED:
+                    codes, scales = codes_of(value.to(tl.float32), BLOCK)
+                    value = values_of(codes, scales, BLOCK).to(rows.dtype.element_ty)
                 for rank in tl.static_range(N):
-                    needed = inside & (tl.max((home == rank // SHARDS).to(tl.int32), 0) > 0)
+                    needed = tl.max((home == rank // SHARDS).to(tl.int32), 0) > 0
                     if rank == me:
-                        tl.store(rows + own * row_stride + start + column, value, mask=needed)
+                        tl.store(rows + own * row_stride + start + column, value, mask=inside & needed)
+                    elif CODED:
+                        store_codes(
+                            tl.load(addresses + rank) + half, me * max_tokens + token, codes, scales, start, needed,
+                            H, STRIDE, SCALES_AT, BLOCK,
+                        )  # fmt: skip
                     else:
                         target = row_of(tl.load(addresses + rank) + half, me * max_tokens + token, STRIDE, rows)
-                        tl.store(target + start + column, value, mask=needed)
+                        tl.store(target + start + column, value, mask=inside & needed)
         signal(addresses, epoch, num_tokens, me, N, LANES)
     if RECEIVE:
         lane = tl.arange(0, LANES)
@@ -189,6 +206,10 @@ def _exchange_tokens(
                     needed = tl.max(found, 0) >= 0
                     for start in tl.static_range(0, H, BLOCK):
                         inside = (start + column < H) & needed
-                        value = tl.load(row_of(source, came, STRIDE, rows) + start + column, mask=inside, other=0.0)
+                        if CODED:
+                            value = load_values(source, came, start, needed, H, STRIDE, SCALES_AT, BLOCK)
+                            value = value.to(rows.dtype.element_ty)
+                        else:
+                            value = tl.load(row_of(source, came, STRIDE, rows) + start + column, mask=inside, other=0.0)
                         tl.store(rows + row * row_stride + start + column, value, mask=inside)
         tl.store(epochs + program, epoch)

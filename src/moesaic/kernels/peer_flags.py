@@ -17,7 +17,14 @@ import triton.language as tl
 @no_type_check
 def row_of(address, number, STRIDE: tl.constexpr, like):
     """Row `number` of rows of STRIDE bytes that begin at `address`, as a pointer such as `like`."""
-    pointer = (address + tl.cast(number, tl.int64) * STRIDE).to(tl.pointer_type(like.dtype.element_ty))
+    return row_in(address, number, STRIDE, like.dtype.element_ty)
+
+
+@triton.jit
+@no_type_check
+def row_in(address, number, STRIDE: tl.constexpr, DTYPE: tl.constexpr):
+    """The same, as a pointer to DTYPE."""
+    pointer = (address + tl.cast(number, tl.int64) * STRIDE).to(tl.pointer_type(DTYPE))
     return tl.multiple_of(pointer, 16)
 
 

@@ -87,6 +87,17 @@ def window_bytes(num_ranks: int, max_tokens: int, row_bytes: int) -> int:
     return rows_at(num_ranks, num_programs(max_tokens)) + 2 * num_ranks * max_tokens * row_bytes
 
 
+def row_starts(hidden_size: int, top_k: int, itemsize: int, *, coded: bool) -> tuple[int, int, int, int]:
+    """The bytes of a token's row at which its scales, ids and weights begin, and at which it ends.
+
+    `coded`: hidden states are FP8 codes with a scale for 128 columns; else there are no scales.
+    """
+    scales = aligned(hidden_size * (1 if coded else itemsize))
+    ids = scales + (aligned(4 * -(-hidden_size // 128)) if coded else 0)
+    weights = ids + aligned(4 * top_k)
+    return scales, ids, weights, weights + aligned(4 * top_k)
+
+
 def aligned(size: int) -> int:
     """`size` bytes, rounded up to where the next part of a row may begin."""
     return -(-size // ALIGNMENT) * ALIGNMENT

@@ -23,6 +23,7 @@ from moesaic.conformance.mutants import (
     owners,
     places,
     returns,
+    rounded_wires,
     shares,
     sizes,
     tails,
@@ -55,7 +56,13 @@ BACKENDS: tuple[Mutant, ...] = (
     *not_finite.MUTANTS,
     *backward.MUTANTS,
 )
-DISPATCHERS: tuple[Mutant, ...] = (*deliveries.MUTANTS, *broken_batches.MUTANTS, *returns.MUTANTS, *wires.MUTANTS)
+DISPATCHERS: tuple[Mutant, ...] = (
+    *deliveries.MUTANTS,
+    *broken_batches.MUTANTS,
+    *returns.MUTANTS,
+    *wires.MUTANTS,
+    *rounded_wires.MUTANTS,
+)
 
 MUTANTS: tuple[Mutant, ...] = (*BACKENDS, *DISPATCHERS, *PIECES)
 """In the order in which the page of the documentation lists them."""
