@@ -1,0 +1,328 @@
+"""The benchmark of expert parallelism: what it hands in, compares, leaves out, writes and plots."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from xml.etree import ElementTree as ET
+
+import pytest
+import torch
+from dispatching import course as course_module
+from dispatching.cells import Cell, Wanted
+from dispatching.course import SPENT, Course
+from dispatching.exact_experts import ExactExperts, exact_call
+from dispatching.report import Report
+from dispatching.scaling import axes, curves
+from dispatching.shapes import SHAPES, Job
+from dispatching.subjects import DISPATCHERS
+from dispatching.traffic import ROUTINGS, busiest, call, drawn, flows, placed
+from expert_parallel import asked
+from plot_scaling import COLOURS, drawing
+
+from moesaic import Dispatcher, Routing, StandardBatch
+from moesaic.dispatch.all_to_all import AllToAll
+from moesaic.dispatch.placement import Placement
+from moesaic.dispatch.threads import in_threads, ranks_in_threads
+from moesaic.errors import FleetError
+from tests.rank_processes import LIMIT, ROOT
+
+OVER_GLOO = tuple(name for name in DISPATCHERS if not name.startswith("symmetric"))
+TINY = Wanted(
+    dispatchers=OVER_GLOO,
+    shapes=("tiny",),
+    tokens=(5,),
+    routings=tuple(ROUTINGS),
+    placements=("contiguous", "balanced"),
+)
+
+
+def measure(wanted, ranks, budget=1e9):
+    """What this rank reports."""
+    jobs = {name: Job.of(name, ranks, torch.float32) for name in wanted.shapes}
+    course = Course(ranks, jobs, 2, budget, time.monotonic())
+    return list(course.run(wanted.cells(ranks.size)))
+
+
+def run(wanted, budget=1e9):
+    """What each of two ranks reports."""
+
+    def one(ranks):
+        with torch.no_grad():
+            return measure(wanted, ranks, budget)
+
+    return in_threads(one, ranks_in_threads(2))
+
+
+def test_every_dispatcher_over_gloo_is_one_rank_and_both_ranks_report_the_same():
+    first, second = run(TINY)
+    assert Counter(row["dispatcher"] for _, row in first) == {n: 2 if n == "local" else 3 for n in OVER_GLOO}
+    for (kind, row), (other, same) in zip(first, second, strict=True):
+        assert kind == other == "rows"
+        assert {**row, "seconds": 0} == {**same, "seconds": 0}
+        assert row["exact"]
+        assert 0 <= row["error"] <= 1e-5
+        parts = [row[part]["median"] for part in ("dispatch", "compute", "combine")]
+        assert row["layer_over_sum"] == round(row["layer"]["median"] / sum(parts), 3)
+        assert row["layer_over_max"] == round(row["layer"]["median"] / max(parts[1], parts[0] + parts[2]), 3)
+        for part in ("dispatch", "compute", "combine", "layer"):
+            assert row[part]["lowest"] <= row[part]["median"] <= row[part]["highest"]
+            assert len(row[part]["of_ranks"]) == 2
+    level = {
+        (row["routing"], row["placement"]): row["balancedness"] for _, row in first if row["dispatcher"] == "padded"
+    }
+    assert level["zipf_0.8", "contiguous"] < level["zipf_0.8", "balanced"]
+    assert {row["dispatch_megabytes"] < row["combine_megabytes"] for _, row in first} == {False, True}  # FP8
+    assert {row["dispatcher"] for _, row in first if row["dispatch_megabytes"] < row["combine_megabytes"]} == {
+        "padded_fp8"
+    }
+
+
+@dataclass(frozen=True)
+class Spoilt(Dispatcher):
+    """AllToAll, but for what `spoil` makes of the output."""
+
+    inner: AllToAll
+    spoil: object
+    layout = property(lambda self: self.inner.layout)
+    synchronises = True
+
+    def num_experts(self, num_local):
+        return self.inner.num_experts(num_local)
+
+    def dispatch(self, hidden_states, routing):
+        return self.inner.dispatch(hidden_states, routing)
+
+    def combine(self, rows, receipt):
+        return self.spoil(self.inner.ranks.rank, self.inner.combine(rows, receipt))
+
+
+def second_rank_loses_a_token(rank, output):
+    return torch.cat([output[:-1], output[-1:] * (rank != 1)])
+
+
+def rounds_once_more(_, output):  # which whole numbers do not show
+    return output.bfloat16().float()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (second_rank_loses_a_token, "rank 1: WrongAnswerError: with experts that are exact it has other bits"),
+        (rounds_once_more, "rank 0: WrongAnswerError: a token differs from one rank by 0.00"),
+    ],
+)
+def test_a_wrong_answer_ends_the_run_on_all_ranks(monkeypatch, spoil, found):
+    wrong = {"all_to_all": lambda ranks, _: lambda placement: Spoilt(AllToAll(ranks, placement), spoil)}
+    monkeypatch.setattr(course_module, "DISPATCHERS", wrong)
+
+    def fault(ranks):
+        with pytest.raises(FleetError) as raised, torch.no_grad():
+            measure(replace(TINY, dispatchers=("all_to_all",)), ranks)
+        return str(raised.value)
+
+    first, second = in_threads(fault, ranks_in_threads(2))
+    assert first == second
+    assert found in first
+    assert first.startswith("Cell(dispatcher='all_to_all', shape='tiny', tokens=5, routing='uniform'")
+
+
+def test_what_the_budget_leaves_out_and_what_no_machine_measures_is_listed():
+    wanted = replace(TINY, dispatchers=("padded", "low_latency", "symmetric"), tokens=(5, 129))
+    first, second = run(wanted, budget=-1.0)
+    assert first == second
+    assert {kind for kind, _ in first} == {"not_run"}
+    reasons = {(row["dispatcher"], row["tokens"]): row["why"] for _, row in first}
+    assert reasons.pop(("low_latency", 129)).startswith("slabs of every expert hold all tokens: for 128 tokens")
+    assert set(reasons.values()) == {SPENT}
+    assert [Cell(**{k: v for k, v in row.items() if k != "why"}) for _, row in first] == wanted.cells(2)
+    for kind, row in run(replace(TINY, dispatchers=("symmetric",)))[0]:
+        assert kind == "not_run"
+        assert "needs a CUDA device" in row["why"]
+
+
+def test_a_token_draws_different_experts_as_popular_as_they_are_said_to_be():
+    for exponent in ROUTINGS.values():
+        generator = torch.Generator().manual_seed(3)
+        ids = drawn(4000, 6, 2, exponent, generator)
+        assert (ids[:, 0] != ids[:, 1]).all()
+        first = torch.bincount(ids[:, 0], minlength=6) / 4000  # the first one drawn has the chances themselves
+        chances = torch.tensor([(e + 1) ** -exponent for e in range(6)])
+        assert torch.allclose(first, chances / chances.sum(), atol=0.03)
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+@pytest.mark.parametrize("shape", ["qwen3_30b", "dsv3"])
+def test_zipf_leaves_contiguous_ranks_uneven_and_balanced_ones_level(shape, size):
+    job = SimpleNamespace(shape=SHAPES[shape], ranks=SimpleNamespace(size=size))
+    ids = drawn(2048, job.shape.num_experts, job.shape.top_k, 0.8, torch.Generator().manual_seed(1))
+    level = {}
+    for name in ("contiguous", "balanced"):
+        placement = placed(name, job, 0.8)
+        assert placement.num_slots == job.shape.num_experts
+        rank = {e: r for r, experts in enumerate(placement.experts) for e in experts}
+        carried = Counter(rank[e] for e in ids.flatten().tolist())
+        level[name] = sum(carried.values()) / size / max(carried.values())
+    assert level["contiguous"] < 0.75
+    assert level["balanced"] > 0.95
+
+
+def test_what_goes_where_is_counted_as_a_loop_counts_it():
+    placement = Placement(12, ((0, 3, 5, 7, 9, 11), (1, 2, 4, 6, 8, 10)))
+
+    def one(ranks):
+        job = Job.of("tiny", ranks, torch.float32)
+        calls = [call(job, 7, 0.8, seed) for seed in (0, 1)]
+        return flows(job, placement, calls), [routing.topk_ids.tolist() for _, routing in calls]
+
+    (found, mine), (same, other) = in_threads(one, ranks_in_threads(2))
+    tokens, pairs = torch.zeros(2, 2, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64)
+    for source, calls in enumerate((mine, other)):
+        for ids in (token for own in calls for token in own):
+            goes = [int(e in placement.experts[1]) for e in ids]
+            for rank in range(2):
+                pairs[source, rank] += goes.count(rank) / 2
+                tokens[source, rank] += (rank in goes) / 2
+    assert torch.equal(found[0], same[0])
+    assert torch.equal(found[0], tokens)
+    assert torch.equal(found[1], pairs)
+    assert busiest(tokens) == max(tokens[0, 1], tokens[1, 0])
+
+
+def test_sums_of_the_exact_experts_are_whole_halves_and_show_every_expert():
+    def one(ranks):
+        job = Job.of("tiny", ranks, torch.bfloat16)
+        experts = ExactExperts.of(job)
+        rows, routing = exact_call(call(job, 9, 0.0, 0), seed=1)
+        return experts.signs, rows, routing, experts(StandardBatch(rows, routing))
+
+    ((signs, rows, routing, output),) = in_threads(one, ranks_in_threads(1))
+    wanted = torch.zeros(rows.shape, dtype=torch.float64)
+    for token, (ids, weights) in enumerate(zip(routing.topk_ids.tolist(), routing.topk_weights.tolist(), strict=True)):
+        for expert, weight in zip(ids, weights, strict=True):
+            wanted[token] += weight * signs[expert].double() * rows[token].double()
+    assert torch.equal(output.double(), wanted)
+    assert (wanted * 2 == (wanted * 2).round()).all()
+    assert wanted.abs().max() <= 2 * 3.5 * 3
+    assert len({tuple(row) for row in signs.tolist()}) == 12
+    outside = Routing(torch.full_like(routing.topk_ids, 12), routing.topk_weights)
+    assert not ExactExperts(signs)(StandardBatch(rows, outside)).any()
+
+
+def test_the_report_is_whole_after_every_row(tmp_path):
+    file = tmp_path / "found.json"
+    report = Report({"num_ranks": 2}, file, shown=False)
+    report.add("not_run", {"why": "a"}, 1.0)
+    report.add("not_run", {"why": "b"}, 2.04)
+    assert json.loads(file.read_text()) == {
+        "num_ranks": 2,
+        "seconds": 2.0,
+        "kit": [],
+        "rows": [],
+        "not_run": [{"why": "a"}, {"why": "b"}],
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["found.json"]
+
+
+def test_what_is_asked_for_has_to_exist(monkeypatch, capsys):
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert asked([], cuda=True).shapes == ("qwen3_30b", "dsv3")
+    assert asked([], cuda=True).tokens == (1, 8, 64, 512, 4096)
+    for arguments, said in (
+        (["--shapes", "tiny,qwen"], "'qwen' is none of qwen3_30b"),
+        (["--tokens", "0"], "0 tokens"),
+    ):
+        with pytest.raises(SystemExit):
+            asked(arguments, cuda=False)
+        assert said in capsys.readouterr().err
+    monkeypatch.delenv("LOCAL_RANK")
+    with pytest.raises(SystemExit):
+        asked([], cuda=False)
+    assert "start with torchrun" in capsys.readouterr().err
+
+
+def document(size, times):
+    """A document of `size` ranks; times of a layer by dispatcher, with 4 tokens a rank."""
+    same = {"shape": "tiny", "tokens": 4, "routing": "uniform", "placement": "contiguous"}
+    return {
+        "num_ranks": size,
+        "rows": [{**same, "dispatcher": name, "layer": {"median": us}} for name, us in times.items()],
+    }
+
+
+def test_scaling_is_tokens_a_second_over_one_rank_alone():
+    alone, two = document(1, {"local": 100.0, "padded": 125.0}), document(2, {"local": 110.0, "padded": 160.0})
+    lines = curves([two, alone], "tiny", 4, "uniform", "contiguous")
+    assert lines == {"padded": {1: 100 / 125, 2: 2 * 100 / 160}}
+    assert axes([two, alone]) == (["tiny"], [4])
+    with pytest.raises(ValueError, match="no document has local with tiny, 4 tokens and uniform routing"):
+        curves([document(2, {"padded": 1.0})], "tiny", 4, "uniform", "contiguous")
+    tree = ET.fromstring(drawing([[("tiny & small", lines)]]))  # noqa: S314 - our own
+    svg = "{http://www.w3.org/2000/svg}"
+    assert len(tree.findall(f"{svg}circle[@class='dot-padded']")) == 2
+    assert "tiny & small" in {text.text for text in tree.iter(f"{svg}text")}
+    assert "prefers-color-scheme: dark" in tree.find(f"{svg}style").text
+    assert set(COLOURS) == set(DISPATCHERS) - {"local"}
+
+
+@pytest.mark.dist
+def test_one_command_measures_two_processes(tmp_path):
+    out = tmp_path / "two.json"
+    options = ["--shapes", "tiny", "--tokens", "3", "--rounds", "1", "--dispatchers", "all_to_all,local"]
+    program = ["benchmarks/expert_parallel.py", *options, "--commit", "abc", "--out", str(out)]
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *program],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LIMIT,
+    )
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert (found["commit"], found["num_ranks"], found["backend"]) == ("abc", 2, "gloo")
+    assert list(found["machines"].values()) == [2]
+    assert found["shapes"]["tiny"] == vars(SHAPES["tiny"])
+    assert len(found["rows"]) == 5
+    assert not found["not_run"]
+    assert done.stdout.count("layer/sum") == 5
+
+
+def cells(first_cell):
+    """The rows of the page's table whose head begins so, as lists of cells."""
+    lines = (ROOT / "docs/performance/expert_parallelism.md").read_text(encoding="utf-8").splitlines()
+    body = lines[next(i for i, line in enumerate(lines) if line.startswith(f"| {first_cell} |")) + 2 :]
+    body = body[: next(i for i, line in enumerate(body) if not line.startswith("|"))]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in body]
+
+
+def test_the_pages_tables_are_those_of_the_results():
+    documents = {
+        size: json.loads((ROOT / f"benchmarks/results/dispatch_gloo_x{size}.json").read_text(encoding="utf-8"))
+        for size in (1, 2, 4)
+    }
+    assert not any(found["not_run"] for found in documents.values())
+    rows = {
+        (size, row["shape"], row["routing"], row["placement"], row["dispatcher"]): row
+        for size, found in documents.items()
+        for row in found["rows"]
+        if row["tokens"] == 64
+    }
+    traffic = (("uniform", "contiguous"), ("zipf_0.8", "contiguous"), ("zipf_0.8", "balanced"))
+    level = [
+        [f"{shape}, {size}", *(f"{rows[size, shape, *own, 'padded']['balancedness']:.2f}" for own in traffic)]
+        for shape in ("qwen3_30b_small", "dsv3_small")
+        for size in (2, 4)
+    ]
+    assert cells("shape, ranks") == level
+    layers = []
+    for name in documents[1]["dispatchers"]:
+        found = [rows[size, "dsv3_small", "uniform", "contiguous", name] for size in (1, 2, 4)]
+        layers.append(
+            [f"`{name}`", *(f"{row['layer']['median'] / 1e3:.1f} ({row['layer_over_sum']:.2f})" for row in found)]
+        )
+    assert cells("dispatcher") == layers
