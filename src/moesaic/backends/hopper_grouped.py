@@ -14,6 +14,7 @@ from moesaic.backends.capabilities import Capabilities, Requires, Target
 from moesaic.backends.chosen_weights import ChosenWeights
 from moesaic.backends.device_weights import ROW_BYTES
 from moesaic.backends.hopper_products import ALIGNMENT, product_bytes
+from moesaic.backends.on_device import on_device
 from moesaic.backends.triton_grouped import EXPRESSED
 from moesaic.backends.triton_streamed import streamed_bytes
 from moesaic.backends.tunable import Tunable
@@ -56,17 +57,16 @@ class HopperGrouped(Tunable):
     forms: ClassVar[tuple[type[Choice], ...]] = (Vector, Streamed, Product)
 
     @override
-    @torch.no_grad()
+    @on_device
     def run(self, batch: Batch, prepared: ChosenWeights, problem: Problem) -> Tensor:
         rows = batch.rows
         if rows.numel() == 0:
             return torch.empty_like(rows, memory_format=torch.contiguous_format)
         if isinstance(batch, BatchedBatch):
             raise BatchError(f"{self.name} takes no BatchedExperts: bind a problem with that layout")
-        with torch.cuda.device(rows.device):  # triton launches on the current device, whatever its arguments lie on
-            if isinstance(batch, GroupedBatch):
-                return compute_rows(batch, prepared, problem)
-            return compute_tokens(rows, batch.routing, prepared, problem)
+        if isinstance(batch, GroupedBatch):
+            return compute_rows(batch, prepared, problem)
+        return compute_tokens(rows, batch.routing, prepared, problem)
 
     @override
     def workspace(self, problem: Problem, num_rows: int) -> int:

@@ -26,6 +26,7 @@ from moesaic.backends.by_size import compute_rows, compute_tokens
 from moesaic.backends.capabilities import Accepts, Capabilities, Requires, Target
 from moesaic.backends.chosen_weights import ChosenWeights
 from moesaic.backends.device_weights import ROW_BYTES
+from moesaic.backends.on_device import on_device
 from moesaic.backends.triton_streamed import streamed_bytes
 from moesaic.backends.tunable import Tunable
 from moesaic.batches import Batch, BatchedBatch, GroupedBatch
@@ -81,15 +82,14 @@ class TritonGrouped(Tunable):
     forms: ClassVar[tuple[type[Choice], ...]] = (Vector, Streamed)
 
     @override
-    @torch.no_grad()
+    @on_device
     def run(self, batch: Batch, prepared: ChosenWeights, problem: Problem) -> Tensor:
         rows = batch.rows
         if rows.numel() == 0:
             return torch.empty_like(rows, memory_format=torch.contiguous_format)
-        with torch.cuda.device(rows.device):  # triton launches on the current device, whatever its arguments lie on
-            if isinstance(batch, GroupedBatch | BatchedBatch):
-                return compute_rows(batch, prepared, problem)
-            return compute_tokens(rows, batch.routing, prepared, problem)
+        if isinstance(batch, GroupedBatch | BatchedBatch):
+            return compute_rows(batch, prepared, problem)
+        return compute_tokens(rows, batch.routing, prepared, problem)
 
     @override
     def workspace(self, problem: Problem, num_rows: int) -> int:

@@ -42,7 +42,7 @@ class DirectLaunch:
             self.kernel[grid](*args, **kwargs)
             return
         try:
-            key = (tuple(map(_kind, args)), tuple(kwargs.items()))
+            key = (*_kinds(args), *kwargs.items())
             known = self._known.get(key)
         except TypeError:  # something that has no kind, or no hash
             self.kernel[grid](*args, **kwargs)
@@ -63,16 +63,20 @@ class DirectLaunch:
             self._known[key] = compiled, constants
 
 
-def _kind(argument: Any) -> Hashable:
-    """What Triton specializes an argument on that is no constant. TypeError if that is not known here."""
-    kind = argument.__class__
-    if isinstance(argument, Tensor):
-        return argument.dtype, argument.data_ptr() % ALIGNMENT == 0, argument.get_device()
-    if kind is int:
-        bits = argument.bit_length()
-        return argument == 1, argument % ALIGNMENT == 0, bits > 31, bits > 63
-    if kind is tuple:
-        return tuple(map(_kind, argument))
-    if kind is float or argument is None:
-        return kind
-    raise TypeError(f"{kind.__name__} has no kind")
+def _kinds(arguments: tuple[Any, ...]) -> list[Hashable]:
+    """What Triton specializes arguments on that are no constants. TypeError if that is not known here."""
+    kinds: list[Hashable] = []
+    for argument in arguments:
+        kind = argument.__class__
+        if isinstance(argument, Tensor):
+            kinds += argument.dtype, argument.data_ptr() % ALIGNMENT == 0, argument.get_device()
+        elif kind is int:
+            bits = argument.bit_length()
+            kinds += argument == 1, argument % ALIGNMENT == 0, bits > 31, bits > 63
+        elif kind is tuple:
+            kinds.append((*_kinds(argument),))
+        elif kind is float or argument is None:
+            kinds.append(kind)
+        else:
+            raise TypeError(f"{kind.__name__} has no kind")
+    return kinds
