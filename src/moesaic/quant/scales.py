@@ -16,7 +16,7 @@ _SMALLEST = {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16:
 
 def float_scale(largest: Tensor, top: float, dtype: torch.dtype, name: str) -> Tensor:
     """`largest / top` in float32, rounded to `dtype`; never zero. Raises FormatError where float16 overflows."""
-    wanted = largest / top
+    wanted = _over(largest, top)
     scale = wanted.to(dtype).clamp(min=_SMALLEST[dtype])
     if dtype == torch.float16 and bool(scale.isinf().any()):
         raise FormatError(
@@ -27,13 +27,18 @@ def float_scale(largest: Tensor, top: float, dtype: torch.dtype, name: str) -> T
 
 def power_above(largest: Tensor, top: float) -> Tensor:
     """The least power of two of at least `largest / top`, as float8_e8m0fnu: nothing saturates (DeepGEMM's ue8m0)."""
-    mantissa, exponent = torch.frexp(largest / top)  # mantissa in [.5, 1), so .5 marks a power of two
+    mantissa, exponent = torch.frexp(_over(largest, top))  # mantissa in [.5, 1), so .5 marks a power of two
     return _e8m0(exponent - (mantissa == 0.5).to(exponent.dtype), largest)
 
 
 def power_within(largest: Tensor, top_exponent: int) -> Tensor:
     """`2 ** (floor(log2(largest)) - top_exponent)` as float8_e8m0fnu (OCP Microscaling Formats v1.0, section 6.3)."""
     return _e8m0(torch.frexp(largest).exponent - 1 - top_exponent, largest)
+
+
+def _over(largest: Tensor, top: float) -> Tensor:
+    """`largest / top`, rounded once on every device: by a number, torch multiplies with its reciprocal on CUDA."""
+    return largest / largest.new_full((), top)
 
 
 def _e8m0(exponent: Tensor, largest: Tensor) -> Tensor:
