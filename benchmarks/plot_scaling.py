@@ -3,7 +3,8 @@
     python benchmarks/plot_scaling.py X1.json X2.json ... --out FILE.svg [--tokens 64,4096] [--routing uniform]
 
 A panel for each shape and number of tokens a rank; a line for each dispatcher; both axes are logarithmic. The dashed
-line is N times the tokens a second of one rank alone. One file for light and dark pages: it asks the reader's scheme.
+line is N times the tokens a second of one rank alone. `--note`: a line more, on what was measured and what was not. One
+file for light and dark pages: it asks the reader's scheme.
 """
 
 from __future__ import annotations
@@ -85,22 +86,23 @@ def panel(title: str, lines: Curves, corner: tuple[int, int]) -> Iterator[str]:
         yield from (f'<circle class="dot-{name}" cx="{x}" cy="{y}" r="3"/>' for x, y in placed)
 
 
-def legend(names: Sequence[str], top: int, columns: int) -> Iterator[str]:
+def legend(names: Sequence[str], note: str, top: int, columns: int) -> Iterator[str]:
     """The names of the lines, and what the drawing says."""
     said = "tokens a second of all ranks, over one rank that holds all experts; dashed: in proportion to the ranks"
-    yield f'<text class="small" x="{LEFT}" y="{top + 10}">{said}</text>'
+    for number, line in enumerate((said, note)):
+        yield f'<text class="small" x="{LEFT}" y="{top + 10 + 16 * number}">{escape(line)}</text>'
     for number, name in enumerate(names):
-        x, y = LEFT + 155 * (number % columns), top + 32 + 18 * (number // columns)
+        x, y = LEFT + 155 * (number % columns), top + 48 + 18 * (number // columns)
         yield f'<polyline class="{name}" points="{x},{y} {x + 22},{y}"/><text x="{x + 28}" y="{y + 4}">{name}</text>'
 
 
-def drawing(panels: Sequence[Sequence[tuple[str, Curves]]]) -> str:
+def drawing(panels: Sequence[Sequence[tuple[str, Curves]]], note: str = "") -> str:
     """Rows of panels with a legend below, as SVG."""
     width, height = max(WIDTH * len(panels[0]), 660), HEIGHT * len(panels)
     shown = {name for row in panels for _, lines in row for name in lines}
     names = [name for name in COLOURS if name in shown]
     columns = (width - LEFT) // 155
-    whole = height + 40 + 18 * -(-len(names) // columns)
+    whole = height + 56 + 18 * -(-len(names) // columns)
     marks = [
         mark
         for y, row in enumerate(panels)
@@ -108,7 +110,7 @@ def drawing(panels: Sequence[Sequence[tuple[str, Curves]]]) -> str:
         for mark in panel(title, lines, (WIDTH * x, HEIGHT * y))
     ]
     opened = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {whole}" width="{width}" height="{whole}">'
-    return "\n".join([opened, style(), *marks, *legend(names, height, columns), "</svg>"]) + "\n"
+    return "\n".join([opened, style(), *marks, *legend(names, note, height, columns), "</svg>"]) + "\n"
 
 
 def main() -> None:
@@ -118,6 +120,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=lambda text: [int(number) for number in text.split(",")])
     parser.add_argument("--routing", default="uniform")
     parser.add_argument("--placement", default="contiguous")
+    parser.add_argument("--note", default="")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     documents = [json.loads(file.read_text(encoding="utf-8")) for file in given.documents]
@@ -132,7 +135,7 @@ def main() -> None:
         ]
     except ValueError as fault:
         raise SystemExit(str(fault)) from None
-    given.out.write_text(drawing(panels), encoding="utf-8")
+    given.out.write_text(drawing(panels, given.note), encoding="utf-8")
 
 
 if __name__ == "__main__":

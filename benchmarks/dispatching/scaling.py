@@ -14,7 +14,8 @@ Curves = dict[str, dict[int, float]]
 def curves(documents: Iterable[Mapping[str, Any]], shape: str, tokens: int, routing: str, placement: str) -> Curves:
     """Of one panel: so many tokens of each rank, so N times as many on N ranks.
 
-    One rank alone is `local` in the document with the fewest ranks. Raises ValueError where no document has it.
+    One rank alone is `local` in the document with the fewest ranks; so begins a line whose dispatcher was not measured
+    on one rank. Raises ValueError where no document has it.
     """
     ordered = sorted(documents, key=lambda document: document["num_ranks"])
     found: dict[str, dict[int, float]] = {}
@@ -33,7 +34,8 @@ def curves(documents: Iterable[Mapping[str, Any]], shape: str, tokens: int, rout
             "with: measure it too"
         )
     return {
-        name: {size: size * alone / layer for size, layer in sorted(times.items())} for name, times in found.items()
+        name: {1: 1.0} | {size: size * alone / layer for size, layer in sorted(times.items())}
+        for name, times in found.items()
     }
 
 
