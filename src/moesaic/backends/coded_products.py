@@ -16,7 +16,7 @@ from moesaic.batches import GroupedBatch, Routing
 from moesaic.problem import Problem
 
 if TYPE_CHECKING:
-    from moesaic.kernels.coded_product import Scales
+    from moesaic.kernels.coded_scales import Scales
     from moesaic.kernels.rounded_form import RoundedForm
     from moesaic.kernels.row_order import RowOrder
 
@@ -131,7 +131,7 @@ def _matrices(projection: StoredProjection) -> Tensor:
 
 
 def _scales(projection: StoredProjection, rows: Tensor, prepared: StoredWeights, out: Tensor | None = None) -> Scales:
-    from moesaic.kernels.coded_product import Scales  # noqa: PLC0415
+    from moesaic.kernels.coded_scales import Scales  # noqa: PLC0415
 
     form, inputs = projection.stored.form, _inputs(prepared)
     return Scales(

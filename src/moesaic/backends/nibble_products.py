@@ -45,27 +45,6 @@ def multiplies_nibbles(problem: Problem) -> bool:
             return False
 
 
-def least_rows(problem: Problem) -> int:
-    """Mean rows of an expert from which grouped products of codes are faster than Triton's, measured on an H200.
-
-    The more a scale costs, the sooner: at 8 rows an expert NVFP4 gains 20 %, INT4 loses 24 %; at 16 MXFP4 gains 12 %.
-    """
-    match problem.scheme.weights:
-        case NVFP4():
-            return 6
-        case MXFP4():
-            return 12
-        case INT4():
-            return 20
-        case _:
-            return 32  # of FP8: as fast at 32 rows, 1.8 times at 128
-
-
-def gains_read_back(problem: Problem) -> bool:
-    """Whether many rows are faster with all weights read back: NVFP4's scales cost more in every tile, 9 % at 1024."""
-    return isinstance(problem.scheme.weights, NVFP4)
-
-
 def nibble_tokens(hidden_states: Tensor, routing: Routing, prepared: StoredWeights, problem: Problem) -> Tensor:
     """Tokens `[T, H]`, summed over their slots."""
     from moesaic.kernels.combine_rows import combine_rows  # noqa: PLC0415

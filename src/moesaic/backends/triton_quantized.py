@@ -16,17 +16,11 @@ from moesaic.backends.coded_products import coded_bytes, coded_rows, coded_token
 from moesaic.backends.expanded_products import expanded_bytes, expanded_tokens
 from moesaic.backends.hopper_products import ALIGNMENT
 from moesaic.backends.launch_faults import naming_launches
-from moesaic.backends.nibble_products import (
-    gains_read_back,
-    least_rows,
-    multiplies_nibbles,
-    nibble_bytes,
-    nibble_rows,
-    nibble_tokens,
-)
+from moesaic.backends.nibble_products import multiplies_nibbles, nibble_bytes, nibble_rows, nibble_tokens
 from moesaic.backends.stored_products import in_place, stored_bytes, takes_codes, tokens
 from moesaic.backends.stored_weights import StoredWeights
 from moesaic.backends.triton_grouped import EXPRESSED
+from moesaic.backends.when_products import gains_read_back, least_rows
 from moesaic.batches import Batch, BatchedBatch, GroupedBatch, PaddedStandardBatch, StandardBatch
 from moesaic.checks import whole_number
 from moesaic.errors import TuningError

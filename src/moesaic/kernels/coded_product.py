@@ -7,44 +7,51 @@ a tile's rows. Rows are not gathered: what rounds them spreads them (`spread_cod
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final, no_type_check
+from typing import Any, ClassVar, final, no_type_check
 
 import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton.language.extra.cuda import gdc_launch_dependents
 
 from moesaic.kernels.activation_expressions import Expression
-from moesaic.kernels.hopper_codes import consume_codes
-from moesaic.kernels.hopper_form import BOX, QUEUED, ROWS, SPARE, TILE_ROWS, WEIGHT_ROWS, CodedForm
-from moesaic.kernels.hopper_produce import produce
-from moesaic.kernels.launching import wait_for_previous
+from moesaic.kernels.coded_scales import Scales
+from moesaic.kernels.hopper_codes import multiply_codes
+from moesaic.kernels.hopper_form import BOX, DEPTH, ROWS, SPARE, TILE_ROWS, WEIGHT_ROWS, Pipeline, ProductForm
+from moesaic.kernels.hopper_launch import descriptor, launch
+from moesaic.kernels.hopper_roles import begin, run_roles
 from moesaic.kernels.row_order import RowOrder
 
-STAGES, SKEW = 4, 1
-"""Blocks of 48 KB in flight, and steps that the second consumer is late: 0 to 2 are alike."""
+SKEWED = Pipeline(stages=4, staged=64, skew=1)
+"""The second consumer 0, 1 or 2 steps late is alike."""
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Scales:
-    """Of both operands. `rows`: float32, [groups of 128 columns, P or more] or [P]. `weights`: [L, blocks of 128 rows,
-    of 128 columns], or one a row or a matrix; any float, or E8M0 as bytes. Gate and up are matrices of their own.
+@dataclass(frozen=True, kw_only=True)
+class CodedForm(ProductForm):
+    """Of FP8 codes on both sides.
 
-    `out`: where the scales of what comes out go if that is codes, [groups of 128 columns, P or more], rounded as
-    `RoundedForm.scale` says in `recode`.
+    `row_groups`: 128 columns of a row share a scale, else the row does. `weight_blocks`: 128 rows and 128 columns of
+    weights do, else with `weight_rows` a row, else a matrix. `powers`: scales of weights are E8M0. `recode`: what comes
+    out is codes, with scales rounded as `RoundedForm.scale` says; "" for numbers. `whole`: no group of them is short.
     """
 
-    rows: Tensor
-    weights: Tensor
-    row_groups: bool
+    depth: ClassVar[int] = 2 * DEPTH
+    weight_depth: ClassVar[int] = 2 * DEPTH
+    shared: ClassVar[bool] = True
+
+    pipeline: Pipeline = SKEWED
     weight_blocks: bool
     weight_rows: bool
-    out: Tensor | None = None
-    recode: str = ""
+    powers: bool
+    recode: str
+    whole: bool
+
+    @property
+    def recodes(self) -> bool:
+        """Whether what comes out is codes."""
+        return self.recode != ""
 
 
 def coded_product(
@@ -68,10 +75,8 @@ def coded_product(
     """
     experts, width, depth = weights.shape
     form = CodedForm(
-        stages=STAGES,
-        skew=SKEW,
         bias=bias is not None,
-        gated=activation is not None and out.shape[1] != width,
+        gated=out.shape[1] != width,
         announce=announce,
         after=after,
         row_groups=scales.row_groups,
@@ -81,37 +86,18 @@ def coded_product(
         recode=scales.recode,
         whole=out.shape[1] % (2 * BOX) == 0,
     )
-    processors = torch.cuda.get_device_properties(rows.device).multi_processor_count
     out_scales = scales.rows if scales.out is None else scales.out
-    _coded_product[(processors,)](
-        _descriptor(rows, [SPARE, form.depth]),
+    operands = (
+        descriptor(rows, [SPARE, form.depth]),
         rows,
-        _descriptor(weights.view(experts * width, depth), [BOX, form.depth]),
+        descriptor(weights.view(experts * width, depth), [BOX, form.depth]),
         _beside(scales.rows) if form.row_groups else rows,
         (scales.rows, scales.weights),
         (out_scales, out_scales.stride(0)),
         bias if bias is not None else weights,
-        _descriptor(out, [SPARE, 2 * BOX if form.recodes else BOX]),
-        order.tiles,
-        order.max_tiles,
-        order.control,
-        width,
-        depth,
-        activation.constants if activation is not None else (),
-        COUNTER=counter,
-        EXPRESSION=activation.function if activation is not None else None,
-        PER_EXPERT=activation.per_expert if activation is not None else (),
-        FORM=form,
-        num_warps=4,
-        launch_pdl=True,
+        descriptor(out, [SPARE, 2 * BOX if form.recodes else BOX]),
     )
-
-
-_KINDS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float8_e4m3fn: gl.float8e4nv}
-
-
-def _descriptor(values: Tensor, box: list[int]) -> Any:
-    return TensorDescriptor.from_tensor(values, box, gl.NVMMASharedLayout.get_default_for(box, _KINDS[values.dtype]))
+    launch(_coded_product, operands, order, (width, depth), counter=counter, activation=activation, form=form)
 
 
 def _beside(scales: Tensor) -> Any:
@@ -130,56 +116,27 @@ def _coded_product(
     out_scales,
     bias,
     out_desc,
-    tiles,
-    max_tiles,
-    control,
-    width,
-    depth,
+    task,
     constants,
     COUNTER: gl.constexpr,
     EXPRESSION: gl.constexpr,
     PER_EXPERT: gl.constexpr,
     FORM: gl.constexpr,
 ):
-    if FORM.after > 0:
-        gdc_launch_dependents()  # what the launch before has stored is told by flags
-    else:
-        wait_for_previous(True)
-    STAGES: gl.constexpr = FORM.stages
-    HEIGHT: gl.constexpr = TILE_ROWS // 2
+    begin(FORM)
+    STAGES: gl.constexpr = FORM.pipeline.stages
     COLUMNS: gl.constexpr = 2 * WEIGHT_ROWS if FORM.recodes else WEIGHT_ROWS
     dtype: gl.constexpr = weights_desc.dtype
     tokens: gl.constexpr = gl.NVMMASharedLayout.get_default_for([TILE_ROWS, FORM.depth], dtype)
-    one: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     a = gl.allocate_shared_memory(dtype, [4 * STAGES, WEIGHT_ROWS, FORM.depth], weights_desc.layout)
     b = gl.allocate_shared_memory(dtype, [STAGES, TILE_ROWS, FORM.depth], tokens)
     if FORM.row_groups:
         c = gl.allocate_shared_memory(gl.float32, [STAGES, 1, TILE_ROWS], scales_desc.layout)
     else:
         c = b
-    outputs = gl.allocate_shared_memory(out_desc.dtype, [2, HEIGHT, COLUMNS], out_desc.layout)
-    entries = gl.allocate_shared_memory(gl.int64, [2 * QUEUED, 1], one)
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    full = gl.allocate_shared_memory(gl.int64, [QUEUED, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [QUEUED, 1], mbarrier.MBarrierLayout())
-    late = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    for s in gl.static_range(STAGES):
-        mbarrier.init(ready.index(s), count=1)
-        mbarrier.init(free.index(s), count=2)
-    for q in gl.static_range(QUEUED):
-        mbarrier.init(full.index(q), count=1)
-        mbarrier.init(empty.index(q), count=2)
-    mbarrier.init(late, count=1)
-    # Roles are written out: a tuple held in a variable turns its constants into run-time values (triton 3.6).
-    # fmt: off
-    gl.warp_specialize(
-        [
-            (consume_codes, ((out_desc, outputs.index(0)), (a, b, c), (ready, free), late, (entries, full, empty), (bias, constants, scales, out_scales), control, width, depth, 0, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
-            (consume_codes, ((out_desc, outputs.index(1)), (a, b, c), (ready, free), late, (entries, full, empty), (bias, constants, scales, out_scales), control, width, depth, 1, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
-            (produce, ((rows_desc, rows, 0, rows, scales_desc), weights_desc, tiles, max_tiles, control, width, depth, (a, b, c), (ready, free), (entries, full, empty), COUNTER, FORM)),  # noqa: E501
-        ],
-        [4, 1],
-        [240, 32],
+    outputs = gl.allocate_shared_memory(out_desc.dtype, [2, FORM.pipeline.staged, COLUMNS], out_desc.layout)
+    source = (rows_desc, rows, 0, rows, scales_desc, weights_desc)
+    epilogue = (bias, constants, scales, out_scales)
+    run_roles(
+        multiply_codes, source, (a, b, c), (out_desc, outputs), epilogue, task, COUNTER, EXPRESSION, PER_EXPERT, FORM
     )
-    # fmt: on

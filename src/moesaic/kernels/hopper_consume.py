@@ -1,4 +1,4 @@
-"""The consumers of a grouped product on Hopper: each multiplies half of a tile's weights with all of its rows."""
+"""The consumers of a grouped product on Hopper: tile after tile, each one half of its weights or of its rows."""
 
 from __future__ import annotations
 
@@ -6,16 +6,8 @@ from typing import no_type_check
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from moesaic.kernels.hopper_finish import finish
-from moesaic.kernels.hopper_form import SPARE_ROWS, TILE_ROWS, WEIGHT_ROWS
 from moesaic.kernels.hopper_queue import announce_stored, receive
 
 
@@ -24,20 +16,22 @@ from moesaic.kernels.hopper_queue import announce_stored, receive
 def consume(
     output,
     operands,
-    stages,
-    late,
-    queue,
+    barriers,
     epilogue,
-    control,
-    width,
-    depth,
+    task,
+    MULTIPLY: gl.constexpr,
     WHO: gl.constexpr,
     EXPRESSION: gl.constexpr,
     PER_EXPERT: gl.constexpr,
     FORM: gl.constexpr,
 ):
-    """Half WHO of every tile's weights."""
+    """Half WHO of every tile. MULTIPLY computes and stores that of one tile, announces the tile before on the way, and
+    returns the number of the step after it. It takes all that is the same for every tile as one tuple.
+    """
+    control, width, depth = task
     steps = gl.cdiv(depth, FORM.depth)
+    product = (output, operands, barriers, epilogue, (control, width, depth, steps))
+    _, late, queue = barriers
     step = 0
     i = 0
     before = -1
@@ -47,109 +41,9 @@ def consume(
             mbarrier.wait(late, 0)
     while count > 0:
         where = (row, count, expert, column)
-        if count > TILE_ROWS:
-            step = _multiply(output, operands, stages, late, epilogue, control, where, before, width, steps, step, TILE_ROWS, True, WHO, EXPRESSION, PER_EXPERT, FORM)  # noqa: E501  # fmt: skip
-        else:
-            step = _multiply_few(output, operands, stages, late, epilogue, control, where, before, width, steps, step, WHO, EXPRESSION, PER_EXPERT, FORM)  # noqa: E501  # fmt: skip
+        step = MULTIPLY(product, where, before, step, WHO, EXPRESSION, PER_EXPERT, FORM)
         before = tile
         i += 1
         tile, row, count, expert, column = receive(i, queue)
     announce_stored(control, before, FORM.announce)
     tma.store_wait(pendings=0)
-
-
-@gluon.jit
-@no_type_check
-def _multiply_few(
-    output,
-    operands,
-    stages,
-    late,
-    epilogue,
-    control,
-    where,
-    before,
-    width,
-    steps,
-    step,
-    WHO: gl.constexpr,
-    EXPRESSION: gl.constexpr,
-    PER_EXPERT: gl.constexpr,
-    FORM: gl.constexpr,
-):
-    """One tile of at most 128 rows, as wide as it must be."""
-    if where[1] > TILE_ROWS // 2:
-        step = _multiply(output, operands, stages, late, epilogue, control, where, before, width, steps, step, TILE_ROWS, False, WHO, EXPRESSION, PER_EXPERT, FORM)  # noqa: E501  # fmt: skip
-    elif where[1] > SPARE_ROWS:
-        step = _multiply(output, operands, stages, late, epilogue, control, where, before, width, steps, step, TILE_ROWS // 2, False, WHO, EXPRESSION, PER_EXPERT, FORM)  # noqa: E501  # fmt: skip
-    else:
-        step = _multiply(output, operands, stages, late, epilogue, control, where, before, width, steps, step, SPARE_ROWS, False, WHO, EXPRESSION, PER_EXPERT, FORM)  # noqa: E501  # fmt: skip
-    return step
-
-
-@gluon.jit
-@no_type_check
-def _multiply(
-    output,
-    operands,
-    stages,
-    late,
-    epilogue,
-    control,
-    where,
-    before,
-    width,
-    steps,
-    step,
-    N: gl.constexpr,
-    MORE: gl.constexpr,
-    WHO: gl.constexpr,
-    EXPRESSION: gl.constexpr,
-    PER_EXPERT: gl.constexpr,
-    FORM: gl.constexpr,
-):
-    """One tile of N rows, with MORE up to 32 behind them; returns the number of the step after it."""
-    BLOCK_DEPTH: gl.constexpr = FORM.depth
-    STAGES: gl.constexpr = FORM.stages
-    SKEW: gl.constexpr = FORM.skew
-    dtype: gl.constexpr = output[0].dtype
-    mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, N, 16])
-    few: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SPARE_ROWS, 16]
-    )
-    wide: gl.constexpr = gl.NVMMASharedLayout.get_default_for([2 * WEIGHT_ROWS, BLOCK_DEPTH], dtype)
-    a, b, c = operands
-    ready, free = stages
-    weights = a._reinterpret(dtype, [2 * STAGES, 2 * WEIGHT_ROWS, BLOCK_DEPTH], wide)  # noqa: SLF001
-    sums = gl.zeros((2 * WEIGHT_ROWS, N), gl.float32, mma)
-    if MORE:
-        sums2 = gl.zeros((2 * WEIGHT_ROWS, SPARE_ROWS), gl.float32, few)
-    for k in range(steps):
-        s = step % STAGES
-        mbarrier.wait(ready.index(s), (step // STAGES) & 1)
-        if FORM.gather > 0:
-            fence_async_shared()  # cp.async writes through the generic proxy, wgmma reads through the other
-        mine = weights.index(2 * s + WHO)
-        sums = warpgroup_mma(mine, b.index(s).slice(0, N).permute((1, 0)), sums, is_async=True)
-        # Step - 1 is done once no more than this step's products are outstanding: its stage is free.
-        if MORE:
-            sums2 = warpgroup_mma(mine, c.index(s).permute((1, 0)), sums2, is_async=True)
-            sums, sums2 = warpgroup_mma_wait(num_outstanding=2, deps=(sums, sums2))
-        else:
-            sums = warpgroup_mma_wait(num_outstanding=1, deps=(sums,))
-        mbarrier.arrive(free.index((step + STAGES - 1) % STAGES), count=1, pred=k > 0)
-        if WHO == 0:
-            mbarrier.arrive(late, count=1, pred=step == gl.minimum(SKEW, steps - 1))
-        step += 1
-    if MORE:
-        sums, sums2 = warpgroup_mma_wait(num_outstanding=0, deps=(sums, sums2))
-    else:
-        sums = warpgroup_mma_wait(num_outstanding=0, deps=(sums,))
-    mbarrier.arrive(free.index((step + STAGES - 1) % STAGES), count=1)
-    announce_stored(control, before, FORM.announce)
-    first, second = sums.reshape([2, WEIGHT_ROWS, N]).permute((1, 2, 0)).split()
-    finish(first, second, output, where, epilogue, width, 0, WHO, EXPRESSION, PER_EXPERT, FORM)
-    if MORE:
-        first, second = sums2.reshape([2, WEIGHT_ROWS, SPARE_ROWS]).permute((1, 2, 0)).split()
-        finish(first, second, output, where, epilogue, width, N, WHO, EXPRESSION, PER_EXPERT, FORM)
-    return step

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from triton.experimental.gluon import language as gl
 
@@ -31,8 +32,8 @@ PIECES = gl.constexpr(ROWS // SPARE)
 @final
 @dataclass(frozen=True)
 class Pipeline:
-    """`stages` blocks of 52 KB in flight; `staged` rows of output that a consumer stages at a time; `skew` steps that
-    the second consumer is late.
+    """`stages` blocks of 48 KB in flight, 52 KB with spare rows; `staged` rows of output that a consumer stages at a
+    time; `skew` steps that the second consumer is late.
     """
 
     stages: int
@@ -45,117 +46,45 @@ PIPELINE = Pipeline(stages=4, staged=64, skew=2)
 nothing that can be told from noise (docs/performance/hopper.md)."""
 
 
-@final
-@dataclass(frozen=True)
-class Form:
-    """Compile-time constants of one product; the kernel reads its fields.
+@dataclass(frozen=True, kw_only=True)
+class ProductForm(ABC):
+    """Compile-time constants of one product; the kernel and its roles read its fields.
 
-    `gather`: slots of a token, if rows are gathered, else 0. `bias`, `gated`: of this projection. `announce`: flags
-    count what is stored of each tile. `after`: what a tile's flag must say before its rows are read, 0 for no flag.
+    `bias`, `gated`: of this projection. `announce`: flags count what is stored of each tile. `after`: what a tile's
+    flag must say before its rows are read, 0 for no flag. `gather`: slots of a token, if rows are gathered, else 0.
+    `row_groups`: each block of columns of a row has a scale.
     """
 
-    pipeline: Pipeline
-    gather: int
+    depth: ClassVar[int]
+    """Columns of rows in a step."""
+    weight_depth: ClassVar[int]
+    """Elements of a row of weights in a step, bytes of packed ones."""
+    halves: ClassVar[int] = 1
+    """Blocks of rows in a step."""
+    spares: ClassVar[bool] = False
+    """Whether a tile may have spare rows."""
+    shared: ClassVar[bool] = False
+    """Whether both consumers multiply all of a tile's weights, each with half of its rows, and not the reverse."""
+
+    pipeline: Pipeline = PIPELINE
     bias: bool
     gated: bool
     announce: bool
     after: int
+    gather: int = 0
+    row_groups: bool = False
 
     @property
-    def stages(self) -> int:
-        """Blocks in flight."""
-        return self.pipeline.stages
-
-    @property
-    def skew(self) -> int:
-        """Steps that the second consumer is late."""
-        return self.pipeline.skew
-
-    @property
-    def depth(self) -> int:
-        """Elements of the inner dimension in a block."""
-        return DEPTH
-
-    @property
-    def weight_depth(self) -> int:
-        """Elements of weights in a block."""
-        return DEPTH
-
-    @property
-    def halves(self) -> int:
-        """Blocks of rows in a step."""
+    def producer_warps(self) -> int:
+        """One issues copies by TMA."""
         return 1
 
     @property
-    def spares(self) -> bool:
-        """Whether a tile may have spare rows."""
-        return True
+    def consumer_registers(self) -> int:
+        """Of a thread of the second consumer; those of the first have what is left."""
+        return 240
 
     @property
-    def shared(self) -> bool:
-        """Whether both consumers multiply all of a tile's weights."""
-        return False
-
-    @property
-    def row_groups(self) -> bool:
-        """Whether rows have a scale for each block of columns."""
-        return False
-
-
-@final
-@dataclass(frozen=True)
-class CodedForm:
-    """The same of a product of FP8 codes, whose rows are never gathered.
-
-    `row_groups`: 128 columns of a row share a scale, else the row does. `weight_blocks`: 128 rows and 128 columns of
-    weights do, else with `weight_rows` a row, else a matrix. `powers`: scales of weights are E8M0. `recode`: what comes
-    out is codes, with scales rounded as `RoundedForm.scale` says; "" for numbers. `whole`: no group of them is short.
-    """
-
-    stages: int
-    skew: int
-    bias: bool
-    gated: bool
-    announce: bool
-    after: int
-    row_groups: bool
-    weight_blocks: bool
-    weight_rows: bool
-    powers: bool
-    recode: str
-    whole: bool
-
-    @property
-    def gather(self) -> int:
-        """No."""
-        return 0
-
-    @property
-    def depth(self) -> int:
-        """128 bytes."""
-        return 2 * DEPTH
-
-    @property
-    def weight_depth(self) -> int:
-        """128 bytes."""
-        return 2 * DEPTH
-
-    @property
-    def halves(self) -> int:
-        """One block of rows in a step."""
-        return 1
-
-    @property
-    def spares(self) -> bool:
-        """None."""
-        return False
-
-    @property
-    def shared(self) -> bool:
-        """Yes: a consumer has half of the rows."""
-        return True
-
-    @property
-    def recodes(self) -> bool:
-        """Whether what comes out is codes."""
-        return self.recode != ""
+    def producer_registers(self) -> int:
+        """Of a thread of the producer."""
+        return 32

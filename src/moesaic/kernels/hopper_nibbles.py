@@ -1,4 +1,4 @@
-"""The consumers of a grouped product of 4-bit weights on Hopper: codes become numbers in the registers of wgmma.
+"""A consumer's part of a tile of 4-bit weights on Hopper: codes become numbers in the registers of wgmma.
 
 Weights are the instruction's M, which may come from registers: a thread reads its codes and makes bfloat16 numbers of
 them, times the scales of their groups, for 64 columns at a time while it multiplies the 64 before.
@@ -10,72 +10,43 @@ from typing import no_type_check
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from moesaic.kernels.hopper_finish import finish
 from moesaic.kernels.hopper_form import SPARE_ROWS, TILE_ROWS, WEIGHT_ROWS
-from moesaic.kernels.hopper_queue import announce_stored, receive
+from moesaic.kernels.hopper_queue import announce_stored
 from moesaic.kernels.nibble_numbers import half_of
 from moesaic.kernels.nibble_scales import load_words, spread_scales
 
 
 @gluon.jit
 @no_type_check
-def consume_nibbles(
-    output,
-    operands,
-    stages,
-    late,
-    queue,
-    epilogue,
-    control,
-    width,
-    depth,
+def multiply_nibbles(
+    product,
+    where,
+    before,
+    step,
     WHO: gl.constexpr,
     EXPRESSION: gl.constexpr,
     PER_EXPERT: gl.constexpr,
     FORM: gl.constexpr,
 ):
-    """Half WHO of every tile's weights."""
-    steps = gl.cdiv(depth, FORM.depth)
-    step = 0
-    i = 0
-    before = -1
-    tile, row, count, expert, column = receive(i, queue)
-    if WHO == 1:
-        if count > 0:  # a program without a tile would wait for ever
-            mbarrier.wait(late, 0)
-    while count > 0:
-        where = (row, count, expert, column)
-        # fmt: off
-        if count > TILE_ROWS // 2:
-            _multiply(output, operands, stages, late, epilogue, control, where, before, width, depth, step, TILE_ROWS, WHO, EXPRESSION, PER_EXPERT, FORM)  # noqa: E501
-        elif count > SPARE_ROWS:
-            _multiply(output, operands, stages, late, epilogue, control, where, before, width, depth, step, TILE_ROWS // 2, WHO, EXPRESSION, PER_EXPERT, FORM)  # noqa: E501
-        else:
-            _multiply(output, operands, stages, late, epilogue, control, where, before, width, depth, step, SPARE_ROWS, WHO, EXPRESSION, PER_EXPERT, FORM)  # noqa: E501
-        # fmt: on
-        step += steps
-        before = tile
-        i += 1
-        tile, row, count, expert, column = receive(i, queue)
-    announce_stored(control, before, FORM.announce)
-    tma.store_wait(pendings=0)
+    """Half WHO of a tile's weights, as many columns as its rows need; returns the number of the step after it."""
+    if where[1] > TILE_ROWS // 2:
+        _multiply(product, where, before, step, TILE_ROWS, WHO, EXPRESSION, PER_EXPERT, FORM)
+    elif where[1] > SPARE_ROWS:
+        _multiply(product, where, before, step, TILE_ROWS // 2, WHO, EXPRESSION, PER_EXPERT, FORM)
+    else:
+        _multiply(product, where, before, step, SPARE_ROWS, WHO, EXPRESSION, PER_EXPERT, FORM)
+    return step + product[4][3]  # its steps
 
 
 @gluon.jit
 @no_type_check
 def _multiply(
-    output,
-    operands,
-    stages,
-    late,
-    epilogue,
-    control,
+    product,
     where,
     before,
-    width,
-    depth,
     step,
     N: gl.constexpr,
     WHO: gl.constexpr,
@@ -84,15 +55,17 @@ def _multiply(
     FORM: gl.constexpr,
 ):
     """One tile of N rows."""
-    STAGES: gl.constexpr = FORM.stages
-    SKEW: gl.constexpr = FORM.skew
+    output, operands, barriers, epilogue, task = product
+    stages, late, _ = barriers
+    control, width, depth, steps = task
+    STAGES: gl.constexpr = FORM.pipeline.stages
+    SKEW: gl.constexpr = FORM.pipeline.skew
     mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, N, 16])
     held: gl.constexpr = gl.DotOperandLayout(0, mma, 2)
     a, b, _ = operands
     ready, free = stages
     WHOLE: gl.constexpr = FORM.code == "int4"
     scales, there, beside, there2, per_row = _scales_of_rows(epilogue[2], where, width, depth, WHO, held, FORM)
-    steps = gl.cdiv(depth, FORM.depth)
     first = gl.zeros((WEIGHT_ROWS, N), gl.float32, mma)
     second = gl.zeros((WEIGHT_ROWS, N), gl.float32, mma)
     for k in range(steps):

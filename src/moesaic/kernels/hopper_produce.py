@@ -15,31 +15,20 @@ from moesaic.kernels.hopper_queue import await_stored, find_tile, publish
 
 @gluon.jit
 @no_type_check
-def produce(
-    source,
-    weights_desc,
-    tiles,
-    max_tiles,
-    control,
-    width,
-    depth,
-    operands,
-    stages,
-    queue,
-    COUNTER: gl.constexpr,
-    FORM: gl.constexpr,
-):
+def produce(source, task, operands, barriers, COUNTER: gl.constexpr, FORM: gl.constexpr):
     """Copies the operands of one tile after another; the next tile is drawn and looked up in small moves, one in each
     of a tile's first steps, so that no chain of loads stalls the ring. The last operand is the tile's spare rows, or
     the scales of its rows if those are codes.
     """
     GATHER: gl.constexpr = FORM.gather
     GATED: gl.constexpr = FORM.gated
-    STAGES: gl.constexpr = FORM.stages
+    STAGES: gl.constexpr = FORM.pipeline.stages
     BLOCK_DEPTH: gl.constexpr = FORM.depth
     HALVES: gl.constexpr = FORM.halves
-    rows_desc, rows, row_stride, pairs, scales_desc = source
+    rows_desc, rows, row_stride, pairs, scales_desc, weights_desc = source
+    tiles, max_tiles, control, width, depth = task
     a, b, c = operands
+    stages, _, queue = barriers
     ready, free = stages
     columns = width // 2 if GATED else width
     per_tile: gl.constexpr = 2 * WEIGHT_ROWS if GATED else 4 * WEIGHT_ROWS

@@ -14,34 +14,56 @@ weights are read as they are stored.
 
 from __future__ import annotations
 
-from typing import Any, no_type_check
+from dataclasses import dataclass
+from typing import ClassVar, final, no_type_check
 
-import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton.language.extra.cuda import gdc_launch_dependents
+from typing_extensions import override
 
 from moesaic.kernels.activation_expressions import Expression
-from moesaic.kernels.hopper_consume import consume
 from moesaic.kernels.hopper_form import (
     BLOCK_DEPTH,
     BOX,
     DEPTH,
     PIPELINE,
-    QUEUED,
     SPARE,
     SPARE_ROWS,
     TILE_ROWS,
     WEIGHT_ROWS,
-    Form,
     Pipeline,
+    ProductForm,
 )
-from moesaic.kernels.hopper_produce import produce
-from moesaic.kernels.launching import wait_for_previous
+from moesaic.kernels.hopper_launch import descriptor, launch
+from moesaic.kernels.hopper_plain import multiply_plain
+from moesaic.kernels.hopper_roles import begin, run_roles
 from moesaic.kernels.row_order import RowOrder
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PlainForm(ProductForm):
+    """Of weights as numbers. A gather by cp.async takes more warps, and more registers."""
+
+    depth: ClassVar[int] = DEPTH
+    weight_depth: ClassVar[int] = DEPTH
+    spares: ClassVar[bool] = True
+
+    @property
+    @override
+    def producer_warps(self) -> int:
+        return 4 if self.gather else 1
+
+    @property
+    @override
+    def consumer_registers(self) -> int:
+        return 208 if self.gather else 224
+
+    @property
+    @override
+    def producer_registers(self) -> int:
+        return 88 if self.gather else 40
 
 
 def hopper_product(
@@ -70,47 +92,26 @@ def hopper_product(
     announces: nothing that the launch before still reads may be `out`.
     """
     experts, width, depth = weights.shape
-    form = Form(
-        pipeline=pipeline,
-        gather=gather,
-        bias=bias is not None,
-        gated=activation is not None and out.shape[1] != width,
-        announce=announce,
-        after=after,
+    gated = out.shape[1] != width
+    form = PlainForm(
+        pipeline=pipeline, bias=bias is not None, gated=gated, announce=announce, after=after, gather=gather
     )
-    processors = torch.cuda.get_device_properties(rows.device).multi_processor_count
-    _hopper_product[(processors,)](
-        _descriptor(rows, [1 if gather else SPARE, DEPTH]),
+    operands = (
+        descriptor(rows, [1 if gather else SPARE, DEPTH]),
         rows,
         rows.stride(0),
         order.pairs,
-        _descriptor(weights.view(experts * width, depth), [BOX, DEPTH]),
+        descriptor(weights.view(experts * width, depth), [BOX, DEPTH]),
         bias if bias is not None else weights,
-        _descriptor(out, [SPARE, BOX]),
-        order.tiles,
-        order.max_tiles,
-        order.control,
-        width,
-        depth,
-        activation.constants if activation is not None else (),
-        COUNTER=counter,
-        EXPRESSION=activation.function if activation is not None else None,
-        PER_EXPERT=activation.per_expert if activation is not None else (),
-        FORM=form,
-        num_warps=4,
-        launch_pdl=True,
+        descriptor(out, [SPARE, BOX]),
     )
+    launch(_hopper_product, operands, order, (width, depth), counter=counter, activation=activation, form=form)
 
 
 def announcements(columns: int, *, gated: bool) -> int:
     """What a tile's flag says once all `columns` of its rows are stored: one for each consumer and column tile."""
     per_tile = 2 * BOX if gated else 4 * BOX
     return 2 * -(-columns // per_tile)
-
-
-def _descriptor(values: Tensor, box: list[int]) -> Any:
-    kind = gl.bfloat16 if values.dtype == torch.bfloat16 else gl.float16
-    return TensorDescriptor.from_tensor(values, box, gl.NVMMASharedLayout.get_default_for(box, kind))
 
 
 @gluon.jit
@@ -123,64 +124,24 @@ def _hopper_product(
     weights_desc,
     bias,
     out_desc,
-    tiles,
-    max_tiles,
-    control,
-    width,
-    depth,
+    task,
     constants,
     COUNTER: gl.constexpr,
     EXPRESSION: gl.constexpr,
     PER_EXPERT: gl.constexpr,
     FORM: gl.constexpr,
 ):
-    if FORM.after > 0:
-        gdc_launch_dependents()  # what the launch before has stored is told by flags
-    else:
-        wait_for_previous(True)
-    STAGES: gl.constexpr = FORM.stages
+    begin(FORM)
+    STAGES: gl.constexpr = FORM.pipeline.stages
     dtype: gl.constexpr = weights_desc.dtype
     tokens: gl.constexpr = gl.NVMMASharedLayout.get_default_for([TILE_ROWS, BLOCK_DEPTH], dtype)
     few: gl.constexpr = gl.NVMMASharedLayout.get_default_for([SPARE_ROWS, BLOCK_DEPTH], dtype)
-    one: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     a = gl.allocate_shared_memory(dtype, [4 * STAGES, WEIGHT_ROWS, BLOCK_DEPTH], weights_desc.layout)
     b = gl.allocate_shared_memory(dtype, [STAGES, TILE_ROWS, BLOCK_DEPTH], tokens)
     c = gl.allocate_shared_memory(dtype, [STAGES, SPARE_ROWS, BLOCK_DEPTH], few)
     outputs = gl.allocate_shared_memory(dtype, [2, FORM.pipeline.staged, WEIGHT_ROWS], out_desc.layout)
-    entries = gl.allocate_shared_memory(gl.int64, [2 * QUEUED, 1], one)
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    full = gl.allocate_shared_memory(gl.int64, [QUEUED, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [QUEUED, 1], mbarrier.MBarrierLayout())
-    late = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    for s in gl.static_range(STAGES):
-        # With a gather, 128 threads arrive once their copies have landed, and the expectation of the weights does.
-        mbarrier.init(ready.index(s), count=129 if FORM.gather > 0 else 1)
-        mbarrier.init(free.index(s), count=2)
-    for q in gl.static_range(QUEUED):
-        mbarrier.init(full.index(q), count=1)
-        mbarrier.init(empty.index(q), count=2)
-    mbarrier.init(late, count=1)
-    # Roles are written out: a tuple held in a variable turns its constants into run-time values (triton 3.6).
-    # fmt: off
-    if FORM.gather > 0:
-        gl.warp_specialize(
-            [
-                (consume, ((out_desc, outputs.index(0)), (a, b, c), (ready, free), late, (entries, full, empty), (bias, constants), control, width, depth, 0, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
-                (consume, ((out_desc, outputs.index(1)), (a, b, c), (ready, free), late, (entries, full, empty), (bias, constants), control, width, depth, 1, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
-                (produce, ((rows_desc, rows, row_stride, pairs, rows), weights_desc, tiles, max_tiles, control, width, depth, (a, b, c), (ready, free), (entries, full, empty), COUNTER, FORM)),  # noqa: E501
-            ],
-            [4, 4],
-            [208, 88],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (consume, ((out_desc, outputs.index(0)), (a, b, c), (ready, free), late, (entries, full, empty), (bias, constants), control, width, depth, 0, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
-                (consume, ((out_desc, outputs.index(1)), (a, b, c), (ready, free), late, (entries, full, empty), (bias, constants), control, width, depth, 1, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
-                (produce, ((rows_desc, rows, row_stride, pairs, rows), weights_desc, tiles, max_tiles, control, width, depth, (a, b, c), (ready, free), (entries, full, empty), COUNTER, FORM)),  # noqa: E501
-            ],
-            [4, 1],
-            [224, 40],
-        )
-    # fmt: on
+    source = (rows_desc, rows, row_stride, pairs, rows, weights_desc)
+    epilogue = (bias, constants)
+    run_roles(
+        multiply_plain, source, (a, b, c), (out_desc, outputs), epilogue, task, COUNTER, EXPRESSION, PER_EXPERT, FORM
+    )

@@ -6,27 +6,48 @@ The same persistent program with the same producer, which copies codes instead o
 
 from __future__ import annotations
 
-from typing import Any, no_type_check
+from dataclasses import dataclass
+from typing import ClassVar, final, no_type_check
 
 import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton.language.extra.cuda import gdc_launch_dependents
 
 from moesaic.kernels.activation_expressions import Expression
-from moesaic.kernels.hopper_form import BOX, DEPTH, QUEUED, SPARE, TILE_ROWS, WEIGHT_ROWS
-from moesaic.kernels.hopper_nibbles import consume_nibbles
-from moesaic.kernels.hopper_produce import produce
-from moesaic.kernels.launching import wait_for_previous
-from moesaic.kernels.nibble_form import NibbleForm
+from moesaic.kernels.hopper_form import BOX, DEPTH, SPARE, TILE_ROWS, WEIGHT_ROWS, ProductForm
+from moesaic.kernels.hopper_launch import descriptor, launch
+from moesaic.kernels.hopper_nibbles import multiply_nibbles
+from moesaic.kernels.hopper_roles import begin, run_roles
 from moesaic.kernels.row_order import RowOrder
 from moesaic.kernels.stored_experts import Stored
 
-STAGES, SKEW = 4, 2
-"""Blocks of 48 KB in flight, and steps that the second consumer is late."""
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class NibbleForm(ProductForm):
+    """Of weights of 4 bits. A step is a block of `shuffled_nibbles.py`, of which the low bits hold the first half.
+
+    Tiles have no spare rows: their sums would need the registers that hold weights.
+
+    `code`: "int4" or "e2m1". `group`: columns that share a scale, 16 to 128. `scale`: "bfloat16", "e8m0" or "e4m3".
+    `word`: bytes of scales read at once. `whole`: there is a scale of each matrix beside.
+    """
+
+    depth: ClassVar[int] = 2 * DEPTH
+    weight_depth: ClassVar[int] = DEPTH
+    halves: ClassVar[int] = 2
+
+    code: str
+    group: int
+    scale: str
+    word: int
+    whole: bool
+
+    @property
+    def scale_bytes(self) -> int:
+        """Of one scale."""
+        return 2 if self.scale == "bfloat16" else 1
 
 
 def nibble_product(
@@ -50,10 +71,8 @@ def nibble_product(
     experts, width, bytes_of_row = stored.codes.shape
     scales, whole = _words(stored.scales, DEPTH * 2 // stored.form.tile_columns), stored.global_scales
     form = NibbleForm(
-        stages=STAGES,
-        skew=SKEW,
         bias=bias is not None,
-        gated=activation is not None and out.shape[1] != width,
+        gated=out.shape[1] != width,
         announce=announce,
         after=after,
         code=stored.form.code,
@@ -62,28 +81,17 @@ def nibble_product(
         word=scales.dtype.itemsize,
         whole=whole is not None,
     )
-    processors = torch.cuda.get_device_properties(rows.device).multi_processor_count
-    _nibble_product[(processors,)](
-        _descriptor(rows, [SPARE, DEPTH], gl.bfloat16),
+    operands = (
+        descriptor(rows, [SPARE, DEPTH]),
         rows,
-        _descriptor(stored.codes.view(experts * width, bytes_of_row), [BOX, form.weight_depth], gl.uint8),
+        descriptor(stored.codes.view(experts * width, bytes_of_row), [BOX, form.weight_depth]),
         scales,
         scales if whole is None else whole,
         bias if bias is not None else rows,
-        _descriptor(out, [SPARE, BOX], gl.bfloat16),
-        order.tiles,
-        order.max_tiles,
-        order.control,
-        width,
-        rows.shape[1],
-        activation.constants if activation is not None else (),
-        COUNTER=counter,
-        EXPRESSION=activation.function if activation is not None else None,
-        PER_EXPERT=activation.per_expert if activation is not None else (),
-        FORM=form,
-        num_warps=4,
-        launch_pdl=True,
+        descriptor(out, [SPARE, BOX]),
     )
+    shape = (width, rows.shape[1])
+    launch(_nibble_product, operands, order, shape, counter=counter, activation=activation, form=form)
 
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
@@ -96,10 +104,6 @@ def _words(scales: Tensor, per_step: int) -> Tensor:
     return scales.view(_WORDS[size])
 
 
-def _descriptor(values: Tensor, box: list[int], kind: Any) -> Any:
-    return TensorDescriptor.from_tensor(values, box, gl.NVMMASharedLayout.get_default_for(box, kind))
-
-
 @gluon.jit
 @no_type_check
 def _nibble_product(
@@ -110,50 +114,22 @@ def _nibble_product(
     whole,
     bias,
     out_desc,
-    tiles,
-    max_tiles,
-    control,
-    width,
-    depth,
+    task,
     constants,
     COUNTER: gl.constexpr,
     EXPRESSION: gl.constexpr,
     PER_EXPERT: gl.constexpr,
     FORM: gl.constexpr,
 ):
-    if FORM.after > 0:
-        gdc_launch_dependents()  # what the launch before has stored is told by flags
-    else:
-        wait_for_previous(True)
-    STAGES: gl.constexpr = FORM.stages
+    begin(FORM)
+    STAGES: gl.constexpr = FORM.pipeline.stages
     COLUMNS: gl.constexpr = FORM.depth // FORM.halves
     tokens: gl.constexpr = gl.NVMMASharedLayout.get_default_for([TILE_ROWS, COLUMNS], gl.bfloat16)
-    one: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     a = gl.allocate_shared_memory(gl.uint8, [4 * STAGES, WEIGHT_ROWS, FORM.weight_depth], weights_desc.layout)
     b = gl.allocate_shared_memory(gl.bfloat16, [FORM.halves * STAGES, TILE_ROWS, COLUMNS], tokens)
-    outputs = gl.allocate_shared_memory(gl.bfloat16, [2, TILE_ROWS // 2, WEIGHT_ROWS], out_desc.layout)
-    entries = gl.allocate_shared_memory(gl.int64, [2 * QUEUED, 1], one)
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    full = gl.allocate_shared_memory(gl.int64, [QUEUED, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [QUEUED, 1], mbarrier.MBarrierLayout())
-    late = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    for s in gl.static_range(STAGES):
-        mbarrier.init(ready.index(s), count=1)
-        mbarrier.init(free.index(s), count=2)
-    for q in gl.static_range(QUEUED):
-        mbarrier.init(full.index(q), count=1)
-        mbarrier.init(empty.index(q), count=2)
-    mbarrier.init(late, count=1)
-    # Roles are written out: a tuple held in a variable turns its constants into run-time values (triton 3.6).
-    # fmt: off
-    gl.warp_specialize(
-        [
-            (consume_nibbles, ((out_desc, outputs.index(0)), (a, b, b), (ready, free), late, (entries, full, empty), (bias, constants, scales, whole), control, width, depth, 0, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
-            (consume_nibbles, ((out_desc, outputs.index(1)), (a, b, b), (ready, free), late, (entries, full, empty), (bias, constants, scales, whole), control, width, depth, 1, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
-            (produce, ((rows_desc, rows, 0, rows, rows), weights_desc, tiles, max_tiles, control, width, depth, (a, b, b), (ready, free), (entries, full, empty), COUNTER, FORM)),  # noqa: E501
-        ],
-        [4, 1],
-        [240, 32],
+    outputs = gl.allocate_shared_memory(gl.bfloat16, [2, FORM.pipeline.staged, WEIGHT_ROWS], out_desc.layout)
+    source = (rows_desc, rows, 0, rows, rows, weights_desc)
+    epilogue = (bias, constants, scales, whole)
+    run_roles(
+        multiply_nibbles, source, (a, b, b), (out_desc, outputs), epilogue, task, COUNTER, EXPRESSION, PER_EXPERT, FORM
     )
-    # fmt: on
