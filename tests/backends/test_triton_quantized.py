@@ -15,6 +15,7 @@ from moesaic import (
     NVFP4,
     ExpertWeights,
     GroupedBatch,
+    GroupedContiguous,
     PerBlock,
     PerGroup,
     PerRow,
@@ -165,11 +166,11 @@ def test_fp8_on_both_sides_is_multiplied_as_codes(scheme):
 @pytest.mark.parametrize(
     ("scheme", "least"),
     [
-        (Scheme(MXFP4(), Plain()), 12),
-        (MXFP4_MXFP8, 12),
-        (Scheme(NVFP4(), Plain()), 6),
-        (Scheme(INT4(PerGroup(32), scale=torch.bfloat16), Plain()), 20),
-        (Scheme(INT4(PerGroup(128), scale=torch.bfloat16), FP8(PerRow())), 20),
+        (Scheme(MXFP4(), Plain()), 2),
+        (MXFP4_MXFP8, 2),
+        (Scheme(NVFP4(), Plain()), 1),
+        (Scheme(INT4(PerGroup(32), scale=torch.bfloat16), Plain()), 6),
+        (Scheme(INT4(PerGroup(128), scale=torch.bfloat16), FP8(PerRow())), 6),
     ],
     ids=repr,
 )
@@ -222,7 +223,35 @@ def test_rows_at_other_multiples_than_32_are_not_multiplied_as_codes():
     assert not grouped(1)
 
 
-@pytest.mark.parametrize("field", ["coded_rows", "expand_rows"])
+@pytest.mark.parametrize(
+    ("backend", "mean", "tile_rows"),
+    [
+        (BACKEND, 32, 32),
+        (BACKEND, 33, 128),
+        (TritonQuantized(wide_rows=0), 4, 128),
+        (TritonQuantized(wide_rows=99), 98, 32),
+    ],
+)
+def test_few_rows_of_an_expert_are_computed_in_small_tiles(backend, mean, tile_rows):
+    problem = replace(PROBLEM, scheme=Scheme(MXFP4(), Plain()), layout=GroupedContiguous(32))
+    begins = torch.zeros(problem.num_experts, dtype=torch.int32)
+    rows = torch.zeros(mean * problem.num_experts, problem.hidden_size, dtype=problem.dtype)
+    batch = GroupedBatch(rows, begins, begins, alignment=32)
+    taken = mock.Mock(return_value=rows)
+    with (
+        mock.patch.object(torch.cuda, "get_device_capability", return_value=(9, 0)),
+        mock.patch.multiple(triton_quantized, nibble_rows=taken),
+    ):
+        backend.run(batch, StoredWeights.of(weights(problem), problem), problem)
+    assert taken.call_args.kwargs == {"tile_rows": tile_rows}
+
+
+def test_more_scales_than_two_words_hold_are_not_multiplied_as_codes():
+    problem = replace(PROBLEM, scheme=Scheme(INT4(PerGroup(16), scale=torch.bfloat16), Plain()))
+    assert called(TritonQuantized(coded_rows=0), problem, 100, (9, 0)) == "tokens"
+
+
+@pytest.mark.parametrize("field", ["coded_rows", "expand_rows", "wide_rows"])
 @pytest.mark.parametrize("value", [-1, True])
 def test_mean_rows_are_whole_numbers(field, value):
     with pytest.raises(TuningError, match=f"TritonQuantized.{field} is"):

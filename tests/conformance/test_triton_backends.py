@@ -50,3 +50,8 @@ class TestTritonQuantizedReadBack(BackendConformance):
 class TestTritonQuantizedCodes(BackendConformance):
     backend = TritonQuantized(coded_rows=0)
     device = "cuda"
+
+
+class TestTritonQuantizedCodesInWideTiles(BackendConformance):
+    backend = TritonQuantized(coded_rows=0, wide_rows=0)
+    device = "cuda"

@@ -95,7 +95,7 @@ class AbsentLayer:
         states, routing, _, _ = self.tokens(count)
         return coded_tokens(states, routing, prepared, problem)
 
-    def nibbles(self, scheme, count):
+    def nibbles(self, scheme, count, tile_rows=128):
         """Codes of 4 bits in grouped products on Hopper."""
         problem = replace(self.problem, scheme=scheme)
         weights = self.plain.quantize(scheme.weights)
@@ -103,7 +103,7 @@ class AbsentLayer:
             biases = (self.empty(EXPERTS, self.problem.width), self.empty(EXPERTS, self.hidden))
             weights = ExpertWeights(weights.gate_up, weights.down, *biases)
         states, routing, _, _ = self.tokens(count)
-        return nibble_tokens(states, routing, StoredWeights.of(weights, problem), problem)
+        return nibble_tokens(states, routing, StoredWeights.of(weights, problem), problem, tile_rows=tile_rows)
 
     def vectors(self, strips):
         """Each pair by itself."""

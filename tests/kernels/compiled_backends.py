@@ -103,6 +103,7 @@ def stored(capability, *, fewer):
             Scheme(INT4(PerGroup(128), scale=torch.bfloat16), Plain()),
         ):
             yield f"nibbles {scheme.weights}", True, partial(PLAIN.nibbles, scheme, 1024)
+            yield f"few nibbles {scheme.weights}", True, partial(PLAIN.nibbles, scheme, 64, 32)
         yield "nibbles with a short block", True, partial(BIASED.nibbles, Scheme(MXFP4(), Plain()), 1024)
         yield "coded with a short block", True, partial(POINTWISE.coded, FP8_BLOCK, 1024)
 

@@ -20,7 +20,7 @@ from moesaic.quant import INT4, MXFP4, NVFP4, PerGroup, Plain
 if TYPE_CHECKING:
     from moesaic.kernels.row_order import RowOrder
 
-GROUPS = (16, 32, 64, 128)
+GROUPS = (32, 64, 128)
 """Columns that may share a scale."""
 
 STEP = 8
@@ -45,16 +45,17 @@ def multiplies_nibbles(problem: Problem) -> bool:
             return False
 
 
-def nibble_tokens(hidden_states: Tensor, routing: Routing, prepared: StoredWeights, problem: Problem) -> Tensor:
-    """Tokens `[T, H]`, summed over their slots."""
+def nibble_tokens(
+    hidden_states: Tensor, routing: Routing, prepared: StoredWeights, problem: Problem, *, tile_rows: int
+) -> Tensor:
+    """Tokens `[T, H]`, summed over their slots; `tile_rows`: 32 for few rows of an expert, else 128."""
     from moesaic.kernels.combine_rows import combine_rows  # noqa: PLC0415
-    from moesaic.kernels.hopper_form import ROWS  # noqa: PLC0415
     from moesaic.kernels.order_rows import order_rows  # noqa: PLC0415
     from moesaic.kernels.spread_rows import spread_rows  # noqa: PLC0415
 
     x, ids, weights = dense_rows(hidden_states), routing.topk_ids.contiguous(), contiguous_weights(routing)
     group = tiles_side_by_side(problem, ids.numel())
-    order = order_rows(ids, problem.num_experts, tile_rows=ROWS, alignment=ALIGNMENT, group=group)
+    order = order_rows(ids, problem.num_experts, tile_rows=tile_rows, alignment=ALIGNMENT, group=group)
     rows = x.new_empty(order.pairs.shape[0], problem.hidden_size)
     spread_rows(x, order.places, weights if problem.weight_on_input else None, ids.shape[1], rows)
     results = torch.empty_like(rows)
@@ -64,15 +65,14 @@ def nibble_tokens(hidden_states: Tensor, routing: Routing, prepared: StoredWeigh
     return output
 
 
-def nibble_rows(batch: GroupedBatch, prepared: StoredWeights, problem: Problem) -> Tensor:
+def nibble_rows(batch: GroupedBatch, prepared: StoredWeights, problem: Problem, *, tile_rows: int) -> Tensor:
     """Rows that lie in expert order already, at multiples of 32, in place."""
-    from moesaic.kernels.hopper_form import ROWS  # noqa: PLC0415
     from moesaic.kernels.tile_map import map_tiles  # noqa: PLC0415
 
     rows = dense_rows(batch.rows)
     counts, offsets = batch.counts.contiguous(), batch.offsets.contiguous()
     group = tiles_side_by_side(problem, rows.shape[0])
-    order = map_tiles(counts, offsets, rows.shape[0], tile_rows=ROWS, group=group)
+    order = map_tiles(counts, offsets, rows.shape[0], tile_rows=tile_rows, group=group)
     output = torch.empty_like(rows, memory_format=torch.contiguous_format)
     _multiply(rows, order, prepared, problem, output)
     return output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 import torch
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from moesaic.kernels.activation_expressions import Expression
     from moesaic.kernels.rounded_form import RoundedForm
     from moesaic.kernels.stored_experts import Stored
+
+TWO = 128
+"""Its code in E8M0: scales up to it can be multiplied by 2^126."""
 
 
 @final
@@ -79,6 +82,8 @@ class StoredProjection:
             raise WeightsError(f"no Triton kernel reads {weight.format!r}: choose a scheme that the backend declares")
         scales = {name: dense(scale.detach()) for name, scale in weight.scales.items()}
         data = weight.data.detach()
+        if form.packed and form.scale == "e8m0":
+            form = replace(form, small=int(scales["scale"].view(torch.uint8).max()) <= TWO)
         codes = shuffled(data) if form.packed else dense(data)
         # Columns of an empty tensor count as its width, so the rest keeps shape and checks without the memory.
         left = data.new_empty(()).expand(data.shape) if form.packed else codes

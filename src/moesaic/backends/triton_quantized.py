@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, final
 
 import torch
@@ -17,6 +18,7 @@ from moesaic.backends.expanded_products import expanded_bytes, expanded_tokens
 from moesaic.backends.hopper_products import ALIGNMENT
 from moesaic.backends.launch_faults import naming_launches
 from moesaic.backends.nibble_products import multiplies_nibbles, nibble_bytes, nibble_rows, nibble_tokens
+from moesaic.backends.on_device import on_device
 from moesaic.backends.stored_products import in_place, stored_bytes, takes_codes, tokens
 from moesaic.backends.stored_weights import StoredWeights
 from moesaic.backends.triton_grouped import EXPRESSED
@@ -40,12 +42,13 @@ class TritonQuantized(Backend[StoredWeights]):
 
     Mean rows of an expert from which, on Hopper, other products are faster than those of Triton: `coded_rows`, grouped
     products of FP8 codes on both sides, or of codes of 4 bits beside bfloat16, None for what was measured of the format
-    (docs/performance/quantized.md); `expand_rows`, of other formats, and of NVFP4, all weights read back into the
-    workspace and multiplied as plain ones.
+    (docs/performance/quantized.md); `wide_rows`, those of 4 bits in tiles of 128 rows instead of 32; `expand_rows`, of
+    other formats, and of NVFP4, all weights read back into the workspace and multiplied as plain ones.
     """
 
     coded_rows: int | None = None
     expand_rows: int = 512
+    wide_rows: int = 33
 
     name: ClassVar[str] = "triton_quantized"
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -72,9 +75,9 @@ class TritonQuantized(Backend[StoredWeights]):
     )
 
     def __post_init__(self) -> None:
-        for name in ("coded_rows", "expand_rows"):
+        for name in ("coded_rows", "expand_rows", "wide_rows"):
             given = getattr(self, name)
-            if given is not None or name == "expand_rows":
+            if given is not None or name != "coded_rows":
                 rows = whole_number("TritonQuantized", name, given, TuningError, at_least=0)
                 object.__setattr__(self, name, rows)
 
@@ -103,17 +106,16 @@ class TritonQuantized(Backend[StoredWeights]):
 
     @override
     @naming_launches
-    @torch.no_grad()
+    @on_device
     def run(self, batch: Batch, prepared: StoredWeights, problem: Problem) -> Tensor:
         rows = batch.rows
         if rows.numel() == 0:
             return torch.empty_like(rows, memory_format=torch.contiguous_format)
-        with torch.cuda.device(rows.device):  # triton launches on the current device, whatever its arguments lie on
-            if isinstance(batch, BatchedBatch):
-                return in_place(batch, prepared, problem)
-            if isinstance(batch, GroupedBatch):
-                return self._rows_by(batch, problem)(batch, prepared, problem)
-            return self._tokens_by(batch, prepared, problem)(rows, batch.routing, prepared, problem)
+        if isinstance(batch, BatchedBatch):
+            return in_place(batch, prepared, problem)
+        if isinstance(batch, GroupedBatch):
+            return self._rows_by(batch, problem)(batch, prepared, problem)
+        return self._tokens_by(batch, prepared, problem)(rows, batch.routing, prepared, problem)
 
     def _rows_by(self, batch: GroupedBatch, problem: Problem) -> Callable[..., Tensor]:
         # Whole pieces of 32 rows are stored: what lies behind an expert's rows has to be nobody's.
@@ -122,7 +124,7 @@ class TritonQuantized(Backend[StoredWeights]):
             if multiplies_codes(problem):
                 return coded_rows
             if multiplies_nibbles(problem):
-                return nibble_rows
+                return partial(nibble_rows, tile_rows=self._tile_rows(problem, batch.rows.shape[0]))
         return in_place
 
     def _tokens_by(
@@ -135,12 +137,15 @@ class TritonQuantized(Backend[StoredWeights]):
             if multiplies_codes(problem):
                 return coded_tokens
             if multiplies_nibbles(problem) and not (self._expands(problem, num_pairs) and gains_read_back(problem)):
-                return nibble_tokens
+                return partial(nibble_tokens, tile_rows=self._tile_rows(problem, num_pairs))
         return expanded_tokens if self._expands(problem, num_pairs) and _gains(batch.rows, prepared) else tokens
 
     def _many(self, problem: Problem, num_pairs: int) -> bool:
         least = least_rows(problem) if self.coded_rows is None else self.coded_rows
         return num_pairs > 0 and num_pairs >= least * problem.num_experts
+
+    def _tile_rows(self, problem: Problem, num_pairs: int) -> int:
+        return 128 if num_pairs >= self.wide_rows * problem.num_experts else 32
 
     def _expands(self, problem: Problem, num_pairs: int) -> bool:
         return num_pairs > 0 and num_pairs >= self.expand_rows * problem.num_experts

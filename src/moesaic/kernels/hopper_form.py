@@ -52,7 +52,7 @@ class ProductForm(ABC):
 
     `bias`, `gated`: of this projection. `announce`: flags count what is stored of each tile. `after`: what a tile's
     flag must say before its rows are read, 0 for no flag. `gather`: slots of a token, if rows are gathered, else 0.
-    `row_groups`: each block of columns of a row has a scale.
+    `row_groups`: each block of columns of a row has a scale. `rows`: the most in a tile, SPARE or ROWS.
     """
 
     depth: ClassVar[int]
@@ -73,6 +73,22 @@ class ProductForm(ABC):
     after: int
     gather: int = 0
     row_groups: bool = False
+    rows: int = ROWS
+
+    @property
+    def pieces(self) -> int:
+        """Of SPARE rows in a tile without its spare ones."""
+        return self.rows // SPARE
+
+    @property
+    def programs(self) -> int:
+        """On a multiprocessor."""
+        return 1
+
+    @property
+    def launched_registers(self) -> int:
+        """Of every thread before the roles divide them; 0 for as many as there are."""
+        return 0
 
     @property
     def producer_warps(self) -> int:

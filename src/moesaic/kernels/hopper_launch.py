@@ -1,4 +1,4 @@
-"""How a grouped product on Hopper is launched: one persistent program on each multiprocessor."""
+"""How a grouped product on Hopper is launched: persistent programs, one or two on each multiprocessor."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def launch(
 ) -> None:
     """Launch `kernel` on its own `operands` and what all of them take; `shape`: rows and columns of a matrix."""
     processors = torch.cuda.get_device_properties(order.tiles.device).multi_processor_count
-    kernel[(processors,)](
+    registers = {"maxnreg": form.launched_registers} if form.launched_registers else {}
+    kernel[(processors * form.programs,)](
         *operands,
         (order.tiles, order.max_tiles, order.control, *shape),
         activation.constants if activation is not None else (),
@@ -48,4 +49,5 @@ def launch(
         FORM=form,
         num_warps=4,
         launch_pdl=True,
+        **registers,
     )

@@ -32,7 +32,9 @@ def multiply_nibbles(
     FORM: gl.constexpr,
 ):
     """Half WHO of a tile's weights, as many columns as its rows need; returns the number of the step after it."""
-    if where[1] > TILE_ROWS // 2:
+    if FORM.rows == SPARE_ROWS:
+        _multiply(product, where, before, step, SPARE_ROWS, WHO, EXPRESSION, PER_EXPERT, FORM)
+    elif where[1] > TILE_ROWS // 2:
         _multiply(product, where, before, step, TILE_ROWS, WHO, EXPRESSION, PER_EXPERT, FORM)
     elif where[1] > SPARE_ROWS:
         _multiply(product, where, before, step, TILE_ROWS // 2, WHO, EXPRESSION, PER_EXPERT, FORM)
@@ -65,6 +67,7 @@ def _multiply(
     a, b, _ = operands
     ready, free = stages
     WHOLE: gl.constexpr = FORM.code == "int4"
+    BARE: gl.constexpr = FORM.bare
     scales, there, beside, there2, per_row = _scales_of_rows(epilogue[2], where, width, depth, WHO, held, FORM)
     first = gl.zeros((WEIGHT_ROWS, N), gl.float32, mma)
     second = gl.zeros((WEIGHT_ROWS, N), gl.float32, mma)
@@ -78,26 +81,26 @@ def _multiply(
         # While a product runs, the next codes become numbers. None is carried into the next step: the compiler would
         # wait for each of its instructions.
         codes = a.index(4 * s + 2 * WHO).load(held)
-        low = half_of(codes, False, WHOLE) * spread_scales(words, 0, held, FORM)
+        low = half_of(codes, False, WHOLE, BARE) * spread_scales(words, 0, held, FORM)
         first = warpgroup_mma(low, left, first, is_async=True)
         if WHO == 0:
             mbarrier.arrive(late, count=1, pred=step + k == gl.minimum(SKEW, steps - 1))
-        high = half_of(codes, True, WHOLE) * spread_scales(words, 1, held, FORM)
+        high = half_of(codes, True, WHOLE, BARE) * spread_scales(words, 1, held, FORM)
         first = warpgroup_mma_wait(num_outstanding=0, deps=(first,))
         first = warpgroup_mma(high, right, first, is_async=True)
         codes = a.index(4 * s + 2 * WHO + 1).load(held)
-        low = half_of(codes, False, WHOLE) * spread_scales(words2, 0, held, FORM)
+        low = half_of(codes, False, WHOLE, BARE) * spread_scales(words2, 0, held, FORM)
         first = warpgroup_mma_wait(num_outstanding=0, deps=(first,))
         second = warpgroup_mma(low, left, second, is_async=True)
-        high = half_of(codes, True, WHOLE) * spread_scales(words2, 1, held, FORM)
+        high = half_of(codes, True, WHOLE, BARE) * spread_scales(words2, 1, held, FORM)
         second = warpgroup_mma_wait(num_outstanding=0, deps=(second,))
         second = warpgroup_mma(high, right, second, is_async=True)
         second = warpgroup_mma_wait(num_outstanding=0, deps=(second,))
         mbarrier.arrive(free.index(s), count=1)
     if FORM.whole:
         matrix = where[2].to(gl.int64) * 2 if FORM.gated else where[2].to(gl.int64)
-        first *= gl.load(epilogue[3] + matrix)
-        second *= gl.load(epilogue[3] + matrix + (1 if FORM.gated else 0))
+        first *= gl.load(epilogue[3] + matrix) * FORM.lacking
+        second *= gl.load(epilogue[3] + matrix + (1 if FORM.gated else 0)) * FORM.lacking
     announce_stored(control, before, FORM.announce)
     finish(first, second, output, where, epilogue, width, 0, WHO, EXPRESSION, PER_EXPERT, FORM)
 

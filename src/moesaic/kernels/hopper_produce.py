@@ -25,6 +25,8 @@ def produce(source, task, operands, barriers, COUNTER: gl.constexpr, FORM: gl.co
     STAGES: gl.constexpr = FORM.pipeline.stages
     BLOCK_DEPTH: gl.constexpr = FORM.depth
     HALVES: gl.constexpr = FORM.halves
+    COUNT: gl.constexpr = FORM.pieces
+    MOST: gl.constexpr = COUNT + 1 if FORM.spares else COUNT
     rows_desc, rows, row_stride, pairs, scales_desc, weights_desc = source
     tiles, max_tiles, control, width, depth = task
     a, b, c = operands
@@ -67,7 +69,7 @@ def produce(source, task, operands, barriers, COUNTER: gl.constexpr, FORM: gl.co
             else:
                 always: gl.constexpr = 4 * weights_desc.block_type.nbytes
                 beside: gl.constexpr = scales_desc.block_type.nbytes if FORM.row_groups else 0
-                for n in gl.static_range(PIECES + 1):
+                for n in gl.static_range(MOST):
                     mbarrier.expect(
                         bar, always + beside + (n + 1) * HALVES * rows_desc.block_type.nbytes, pred=pieces == n + 1
                     )
@@ -88,7 +90,7 @@ def produce(source, task, operands, barriers, COUNTER: gl.constexpr, FORM: gl.co
             else:
                 for half in gl.static_range(HALVES):
                     quarters = b.index(HALVES * s + half)
-                    for n in gl.static_range(PIECES):
+                    for n in gl.static_range(COUNT):
                         tma.async_copy_global_to_shared(
                             rows_desc,
                             [first + n * SPARE_ROWS, k * BLOCK_DEPTH + half * (BLOCK_DEPTH // HALVES)],

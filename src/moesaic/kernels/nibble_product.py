@@ -6,8 +6,7 @@ The same persistent program with the same producer, which copies codes instead o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, final, no_type_check
+from typing import no_type_check
 
 import torch
 from torch import Tensor
@@ -15,39 +14,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from moesaic.kernels.activation_expressions import Expression
-from moesaic.kernels.hopper_form import BOX, DEPTH, SPARE, TILE_ROWS, WEIGHT_ROWS, ProductForm
+from moesaic.kernels.hopper_form import BOX, DEPTH, PIPELINE, SPARE, WEIGHT_ROWS
 from moesaic.kernels.hopper_launch import descriptor, launch
 from moesaic.kernels.hopper_nibbles import multiply_nibbles
 from moesaic.kernels.hopper_roles import begin, run_roles
+from moesaic.kernels.nibble_form import FEW, NibbleForm
 from moesaic.kernels.row_order import RowOrder
 from moesaic.kernels.stored_experts import Stored
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class NibbleForm(ProductForm):
-    """Of weights of 4 bits. A step is a block of `shuffled_nibbles.py`, of which the low bits hold the first half.
-
-    Tiles have no spare rows: their sums would need the registers that hold weights.
-
-    `code`: "int4" or "e2m1". `group`: columns that share a scale, 16 to 128. `scale`: "bfloat16", "e8m0" or "e4m3".
-    `word`: bytes of scales read at once. `whole`: there is a scale of each matrix beside.
-    """
-
-    depth: ClassVar[int] = 2 * DEPTH
-    weight_depth: ClassVar[int] = DEPTH
-    halves: ClassVar[int] = 2
-
-    code: str
-    group: int
-    scale: str
-    word: int
-    whole: bool
-
-    @property
-    def scale_bytes(self) -> int:
-        """Of one scale."""
-        return 2 if self.scale == "bfloat16" else 1
 
 
 def nibble_product(
@@ -64,9 +37,9 @@ def nibble_product(
 ) -> None:
     """Fill `out` [P, N or N / 2] with the products of `rows` [P, K], in its order, and the weights [L, N, K].
 
-    All in bfloat16, the scales too unless they are of 8 bits. `order` has no spare rows, and each expert's rows begin
-    at a multiple of 32; up to the next one, rows behind an expert's own come back undefined. `counter`, `announce` and
-    `after` are those of `hopper_product`.
+    All in bfloat16, the scales too unless they are of 8 bits. `order` has tiles of 128 or 32 rows, no spare ones, and
+    each expert's rows begin at a multiple of 32; up to the next one, rows behind an expert's own come back undefined.
+    `counter`, `announce` and `after` are those of `hopper_product`.
     """
     experts, width, bytes_of_row = stored.codes.shape
     scales, whole = _words(stored.scales, DEPTH * 2 // stored.form.tile_columns), stored.global_scales
@@ -80,6 +53,9 @@ def nibble_product(
         scale="bfloat16" if stored.form.scale == "float" else stored.form.scale,
         word=scales.dtype.itemsize,
         whole=whole is not None,
+        small=stored.form.small,
+        rows=order.tile_rows,
+        pipeline=PIPELINE if order.tile_rows > SPARE else FEW,
     )
     operands = (
         descriptor(rows, [SPARE, DEPTH]),
@@ -124,9 +100,9 @@ def _nibble_product(
     begin(FORM)
     STAGES: gl.constexpr = FORM.pipeline.stages
     COLUMNS: gl.constexpr = FORM.depth // FORM.halves
-    tokens: gl.constexpr = gl.NVMMASharedLayout.get_default_for([TILE_ROWS, COLUMNS], gl.bfloat16)
+    tokens: gl.constexpr = gl.NVMMASharedLayout.get_default_for([FORM.rows, COLUMNS], gl.bfloat16)
     a = gl.allocate_shared_memory(gl.uint8, [4 * STAGES, WEIGHT_ROWS, FORM.weight_depth], weights_desc.layout)
-    b = gl.allocate_shared_memory(gl.bfloat16, [FORM.halves * STAGES, TILE_ROWS, COLUMNS], tokens)
+    b = gl.allocate_shared_memory(gl.bfloat16, [FORM.halves * STAGES, FORM.rows, COLUMNS], tokens)
     outputs = gl.allocate_shared_memory(gl.bfloat16, [2, FORM.pipeline.staged, WEIGHT_ROWS], out_desc.layout)
     source = (rows_desc, rows, 0, rows, rows, weights_desc)
     epilogue = (bias, constants, scales, whole)

@@ -61,10 +61,12 @@ def _scale(words, G: gl.constexpr, FORM: gl.constexpr):
     bits = word >> (G % PER_WORD * 8 * FORM.scale_bytes)
     if SCALE == "e8m0":  # 0 is 2^-127, and 255 NaN, of which infinity lacks a bit
         bits &= 0xFF
+        if FORM.bare:  # times 2^126: none is larger than 2, so none overflows, and 0 is 2^-1
+            return ((bits + 126) << 7).to(gl.int16).to(gl.bfloat16, bitcast=True)
         return gl.maximum((bits << 7) | ((bits + 1) >> 8), 0x40).to(gl.int16).to(gl.bfloat16, bitcast=True)
     elif SCALE == "e4m3":  # 127 is NaN
         size = bits & 0x7F
         bits = ((bits & 0x80) << 8) | (size << 4) | (((size + 1) >> 7) * 0x7FC0)
-        return bits.to(gl.int16).to(gl.bfloat16, bitcast=True) * 1.329227995784916e36
+        return bits.to(gl.int16).to(gl.bfloat16, bitcast=True) * 1.329227995784916e36 * FORM.lift
     else:
         return bits.to(gl.int16).to(gl.bfloat16, bitcast=True)

@@ -19,6 +19,7 @@ class StoredForm:
     `code`: "e4m3", "int8", "int4" or "e2m1", the last two of them two in a byte (`shuffled_nibbles.py`).
     `tile_rows`, `tile_columns`: what shares a scale; 0 for all there are. `scale`: "float", "e8m0" or "e4m3".
     `zero_point`: one beside each scale. `global_scale`: one for a matrix, on top.
+    `small`: no scale in E8M0 is above 2, as far as weights were looked at.
     """
 
     code: str
@@ -27,6 +28,7 @@ class StoredForm:
     scale: str
     zero_point: bool = False
     global_scale: bool = False
+    small: bool = False
 
     @property
     def block(self) -> int:
