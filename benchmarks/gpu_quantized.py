@@ -70,7 +70,7 @@ INPUT_ERROR = {"fp8_block": 0.08, "fp8_row": 0.08}
 def variants(mean_rows: float) -> dict[str, TritonQuantized]:
     """The backend as it is, and what it did not choose where the choice is close."""
     found = {"triton_quantized": TritonQuantized()}
-    if 8 <= mean_rows <= 300:
+    if 0.25 <= mean_rows <= 300:
         found |= {"in triton": TritonQuantized(NEVER, NEVER), "in products": TritonQuantized(0)}
     if mean_rows >= 200:
         found |= {"read back": TritonQuantized(NEVER, 0)}
