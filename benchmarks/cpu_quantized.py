@@ -1,11 +1,11 @@
-"""One quantized MoE layer on the CPU: CpuQuantized's kernels, its reading back, and plain weights, in one run.
+"""One quantized MoE layer on the CPU: compiled and torch's kernels, reading back, and plain weights, in one run.
 
     python benchmarks/cpu_quantized.py [--tokens 1,4,16,64] [--rounds 15] [--threads N] [--out FILE.json]
 
-"kernel" is `CpuQuantized`; "read back" the same layer with every expert dequantized at each call, then multiplied, as
-for formats without a kernel; "plain" are `Cpu` and `CpuJit` on bfloat16 weights. Every answer is compared with the
-oracle of its own scheme before anything is timed. Prints a table, and with --out writes JSON with commit and machine:
-medians, 10th percentiles and the load of the machine, which has to be quiet.
+"jit" is `CpuJitQuantized`; "kernel" is `CpuQuantized`; "read back" the same layer with every expert dequantized at each
+call, then multiplied, as for formats without a kernel; "plain" are `Cpu` and `CpuJit` on bfloat16 weights. Every answer
+is compared with the oracle of its own scheme before anything is timed. Prints a table, and with --out writes JSON with
+commit and machine: medians, 10th percentiles and the load of the machine, which has to be quiet.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from moesaic import (
     MXFP4,
     Cpu,
     CpuJit,
+    CpuJitQuantized,
     CpuQuantized,
     ExpertWeights,
     Machine,
@@ -71,10 +72,14 @@ def read_back(problem: Problem, weights: ExpertWeights) -> Layer:
 def layers(problem: Problem, plain: ExpertWeights) -> dict[str, tuple[Layer, Layer]]:
     """Name -> the layer and its oracle."""
     oracle = bound(problem, plain, Reference())
-    found = {f"plain {b.name}": (bound(problem, plain, b), oracle) for b in (CpuJit(), Cpu())}
+    jit = not CpuJit().reasons_against(problem, Machine.current("cpu"))
+    backends = (CpuJit(), Cpu()) if jit else (Cpu(),)
+    found = {f"plain {b.name}": (bound(problem, plain, b), oracle) for b in backends}
     for name, scheme in SCHEMES.items():
         own, weights = replace(problem, scheme=scheme), plain.quantize(scheme.weights)
         oracle = bound(own, weights, Reference())
+        if name != "int8 row" and jit:
+            found[f"{name} jit"] = (bound(own, weights, CpuJitQuantized()), oracle)
         if name != "mxfp4":
             found[f"{name} kernel"] = (bound(own, weights, CpuQuantized()), oracle)
         found[f"{name} read back"] = (read_back(own, weights), oracle)

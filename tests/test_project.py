@@ -24,6 +24,7 @@ PUBLIC = [
     "Capabilities",
     "Cpu",
     "CpuJit",
+    "CpuJitQuantized",
     "CpuQuantized",
     "Dispatcher",
     "ExpertWeights",

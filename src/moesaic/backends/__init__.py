@@ -11,6 +11,7 @@ from moesaic.backends.capabilities import Requires as Requires
 from moesaic.backends.capabilities import Target as Target
 from moesaic.backends.cpu import Cpu as Cpu
 from moesaic.backends.cpu_jit import CpuJit as CpuJit
+from moesaic.backends.cpu_jit_quantized import CpuJitQuantized as CpuJitQuantized
 from moesaic.backends.cpu_quantized import CpuQuantized as CpuQuantized
 from moesaic.backends.hopper_grouped import HopperGrouped as HopperGrouped
 from moesaic.backends.reference import Reference as Reference
@@ -24,6 +25,7 @@ BACKENDS: tuple[Backend[Any], ...] = (
     TritonQuantized(),
     CpuJit(),
     Cpu(),
+    CpuJitQuantized(),
     CpuQuantized(),
     TorchGrouped(),
 )

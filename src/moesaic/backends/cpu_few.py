@@ -72,9 +72,11 @@ def _summed(table: Tensor, slots: list[int], routing: Routing, problem: Problem)
     num_tokens, top_k = routing.topk_ids.shape
     wide = table if table.dtype == torch.float64 else table.float()
     ones = problem.weight_on_input
+    if num_tokens == 1:  # where each tensor operation counts: a list is cheaper to take from
+        weights = [1.0] * top_k if ones else routing.topk_weights.flatten().tolist()
+        line = torch.tensor([[weights[slot] for slot in slots]], dtype=wide.dtype, device="cpu")
+        return (line @ wide).to(problem.dtype)
     factors = wide.new_ones(len(slots)) if ones else _weights(routing, slots).to(wide.dtype)
-    if num_tokens == 1:
-        return (factors.unsqueeze(0) @ wide).to(problem.dtype)
     order = sorted(range(len(slots)), key=slots.__getitem__)
     starts, row = [], 0
     for token in range(num_tokens):

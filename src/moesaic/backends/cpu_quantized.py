@@ -19,9 +19,8 @@ from typing_extensions import override
 from moesaic.backends.base import Backend
 from moesaic.backends.capabilities import Capabilities, Target
 from moesaic.backends.cpu import ACTIVATIONS
-from moesaic.backends.cpu_few import run_few
-from moesaic.backends.host_rows import grouped_segments, slab_counts
-from moesaic.batches import Batch, BatchedBatch, GroupedBatch
+from moesaic.backends.cpu_batch import run_batch
+from moesaic.batches import Batch
 from moesaic.layouts import BatchedExperts, GroupedContiguous, PaddedStandard, Standard
 from moesaic.problem import DTYPES, Problem
 from moesaic.quant import SCHEMES, UNQUANTIZED, Plain
@@ -77,18 +76,7 @@ class CpuQuantized(Backend["CpuStored"]):
     @override
     @torch.no_grad()
     def run(self, batch: Batch, prepared: CpuStored, problem: Problem) -> Tensor:
-        match batch:
-            case GroupedBatch():
-                segments = list(grouped_segments(batch))
-                return _in_place(batch.rows, batch.rows, segments, prepared, problem)
-            case BatchedBatch():
-                capacity = batch.rows.shape[1]
-                counts = enumerate(slab_counts(batch))
-                segments = [(e, e * capacity, e * capacity + count) for e, count in counts if count]
-                return _in_place(batch.rows, batch.rows.flatten(0, 1), segments, prepared, problem)
-            case _:
-                compute = partial(prepared.compute, problem=problem)
-                return run_few(batch.hidden_states, batch.routing, problem, compute)
+        return run_batch(batch, problem, partial(prepared.compute, problem=problem))
 
     @override
     def workspace(self, problem: Problem, num_rows: int) -> int:
@@ -104,19 +92,3 @@ class CpuQuantized(Backend["CpuStored"]):
         converted = (0 if plain_inputs else 1) if plain_weights else 6
         elements += converted * problem.num_weights
         return (largest if plain_weights else 0) + wide * elements + (slots + num_rows) * 120 + 4096
-
-
-def _in_place(
-    like: Tensor, rows: Tensor, segments: list[tuple[int, int, int]], prepared: CpuStored, problem: Problem
-) -> Tensor:
-    """The results of `segments` (expert, start, stop) of `rows` `[R, H]` in their places, zeros elsewhere."""
-    output = torch.zeros_like(like, memory_format=torch.contiguous_format)
-    if not segments:
-        return output
-    places = output.view(-1, problem.hidden_size)
-    counts = [stop - start for _, start, stop in segments]
-    live = torch.cat([rows[start:stop] for _, start, stop in segments])
-    results = prepared.compute([expert for expert, _, _ in segments], counts, live, problem)
-    for (_, start, stop), result in zip(segments, results.split(counts), strict=True):
-        places[start:stop] = result
-    return output

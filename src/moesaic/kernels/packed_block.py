@@ -67,7 +67,7 @@ def _generate(b: ir.IRBuilder, arguments: tuple[Any, ...], rows: int, vectors: i
     multiply = cgutils.get_or_insert_function(
         b.module, ir.FunctionType(SUMS, [SUMS, BFLOATS, BFLOATS]), "llvm.x86.avx512bf16.dpbf16ps.512"
     )
-    starts = [_load(b, _plus(b, bias, 64 * v), SUMS) for v in range(vectors)]
+    starts = [load(b, plus(b, bias, 64 * v), SUMS) for v in range(vectors)]
     at = [b.add(x, b.mul(x_stride, INT64(m))) for m in range(rows)]
     entry, loop, done = b.block, b.append_basic_block("pair"), b.append_basic_block("done")
     b.branch(loop)
@@ -79,9 +79,9 @@ def _generate(b: ir.IRBuilder, arguments: tuple[Any, ...], rows: int, vectors: i
     for (_, v), total in sums.items():
         total.add_incoming(starts[v], entry)
     here = b.add(weight, b.mul(pair, INT64(64 * vectors)))
-    _prefetch(b, here, vectors)
-    values = [_broadcast(b, b.add(start, b.mul(pair, INT64(4)))) for start in at]
-    columns = [b.bitcast(_load(b, _plus(b, here, 64 * v), PAIRS), BFLOATS) for v in range(vectors)]
+    prefetch(b, here, vectors)
+    values = [broadcast(b, b.add(start, b.mul(pair, INT64(4)))) for start in at]
+    columns = [b.bitcast(load(b, plus(b, here, 64 * v), PAIRS), BFLOATS) for v in range(vectors)]
     added = {(m, v): b.call(multiply, [sums[m, v], columns[v], values[m]]) for m, v in cells}
     following = b.add(pair, INT64(1))
     pair.add_incoming(following, loop)
@@ -91,30 +91,32 @@ def _generate(b: ir.IRBuilder, arguments: tuple[Any, ...], rows: int, vectors: i
 
     b.position_at_end(done)
     for m, v in cells:
-        target = _plus(b, b.add(out, b.mul(out_stride, INT64(m))), 64 * v)
+        target = plus(b, b.add(out, b.mul(out_stride, INT64(m))), 64 * v)
         b.store(added[m, v], b.inttoptr(target, SUMS.as_pointer()), align=4)
 
 
-def _plus(b: ir.IRBuilder, address: Any, offset: int) -> Any:
+def plus(b: ir.IRBuilder, address: Any, offset: int) -> Any:
+    """The address `offset` bytes behind `address`."""
     return b.add(address, INT64(offset))
 
 
-def _load(b: ir.IRBuilder, address: Any, kind: ir.Type) -> Any:
-    return b.load(b.inttoptr(address, kind.as_pointer()), align=4)
+def load(b: ir.IRBuilder, address: Any, kind: ir.Type) -> Any:
+    """What lies at `address`, wherever that is."""
+    return b.load(b.inttoptr(address, kind.as_pointer()), align=1)
 
 
-def _broadcast(b: ir.IRBuilder, address: Any) -> Any:
+def broadcast(b: ir.IRBuilder, address: Any) -> Any:
     """The two bfloat16 values at `address`, in every lane."""
-    one = b.insert_element(PAIRS(ir.Undefined), _load(b, address, INT32), INT32(0))
+    one = b.insert_element(PAIRS(ir.Undefined), load(b, address, INT32), INT32(0))
     return b.bitcast(b.shuffle_vector(one, PAIRS(ir.Undefined), PAIRS([0] * LANES)), BFLOATS)
 
 
-def _prefetch(b: ir.IRBuilder, here: Any, vectors: int) -> None:
+def prefetch(b: ir.IRBuilder, here: Any, vectors: int) -> None:
     """Ask for a later part of the weight; an address behind its end is harmless, the processor drops it."""
     byte = ir.IntType(8).as_pointer()
     fetch = cgutils.get_or_insert_function(
         b.module, ir.FunctionType(ir.VoidType(), [byte, INT32, INT32, INT32]), "llvm.prefetch.p0"
     )
     for v in range(vectors):
-        address = b.inttoptr(_plus(b, here, PREFETCH_BYTES + 64 * v), byte)
+        address = b.inttoptr(plus(b, here, PREFETCH_BYTES + 64 * v), byte)
         b.call(fetch, [address, INT32(0), INT32(3), INT32(1)])  # to be read, kept in all caches, data
