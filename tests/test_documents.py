@@ -118,7 +118,8 @@ def chosen(rows):
     mean = first["tokens"] * slots / experts
     if first["scheme"] == "nvfp4" and mean >= 512:
         return by["read back"]
-    products = mean >= {"nvfp4": 6, "mxfp4": 12, "int4": 20}.get(first["scheme"], 32)
+    least = {("nvfp4", "qwen3_30b"): 0.33, ("mxfp4", "qwen3_30b"): 0.66, ("mxfp4", "gptoss_120b"): 0.125}
+    products = mean >= least.get((first["scheme"], first["shape"]), 4 if first["scheme"] == "int4" else 32)
     return by.get("in products" if products else "in triton", by["triton_quantized"])
 
 

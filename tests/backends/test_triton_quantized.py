@@ -36,6 +36,7 @@ from moesaic.quant.schemes import FP8_BLOCK, FP8_ROW, FP8_TENSOR, INT8_ROW, MXFP
 pytest.importorskip("triton")
 from moesaic.backends import triton_quantized
 from moesaic.backends.stored_weights import StoredWeights
+from moesaic.backends.when_products import least_rows
 
 BACKEND = TritonQuantized()
 PROBLEM = Problem(
@@ -169,8 +170,8 @@ def test_fp8_on_both_sides_is_multiplied_as_codes(scheme):
         (Scheme(MXFP4(), Plain()), 2),
         (MXFP4_MXFP8, 2),
         (Scheme(NVFP4(), Plain()), 1),
-        (Scheme(INT4(PerGroup(32), scale=torch.bfloat16), Plain()), 6),
-        (Scheme(INT4(PerGroup(128), scale=torch.bfloat16), FP8(PerRow())), 6),
+        (Scheme(INT4(PerGroup(32), scale=torch.bfloat16), Plain()), 4),
+        (Scheme(INT4(PerGroup(128), scale=torch.bfloat16), FP8(PerRow())), 4),
     ],
     ids=repr,
 )
@@ -244,6 +245,17 @@ def test_few_rows_of_an_expert_are_computed_in_small_tiles(backend, mean, tile_r
     ):
         backend.run(batch, StoredWeights.of(weights(problem), problem), problem)
     assert taken.call_args.kwargs == {"tile_rows": tile_rows}
+
+
+def test_the_more_weights_the_fewer_rows_of_fp4_are_multiplied_as_codes():
+    sizes = {"num_experts": 128, "top_k": 8, "hidden_size": 2880, "intermediate_size": 2880}
+    large, small = (
+        replace(PROBLEM, **sizes),
+        replace(PROBLEM, **sizes | {"hidden_size": 1024, "intermediate_size": 512}),
+    )
+    assert least_rows(replace(large, scheme=Scheme(MXFP4(), Plain()))) == pytest.approx(0.12558, rel=1e-3)
+    assert least_rows(replace(small, scheme=Scheme(MXFP4(), Plain()))) == pytest.approx(1.98682, rel=1e-3)
+    assert least_rows(replace(large, scheme=Scheme(NVFP4(), Plain()))) == pytest.approx(0.06279, rel=1e-3)
 
 
 def test_more_scales_than_two_words_hold_are_not_multiplied_as_codes():
