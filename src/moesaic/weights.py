@@ -16,9 +16,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from moesaic.checks import whole_number
 from moesaic.errors import WeightsError
 from moesaic.problem import Problem
 from moesaic.quant import Format, Plain, Quantized
+from moesaic.quant.shards import shard
 from moesaic.quant.values import refuse_nonfinite
 
 
@@ -61,12 +63,7 @@ class ExpertWeights:
             raise WeightsError(
                 f"the weights are stored as {self.gate_up.format!r}; quantize the plain ones they are of"
             )
-        rows, inner = self.gate_up.shape[-2], self.down.shape[-1]
-        if rows not in (inner, 2 * inner):
-            raise WeightsError(
-                f"gate_up has {rows} rows, but down has {inner} columns: it needs {inner} or {2 * inner}"
-            )
-        gate_up = _quantized(stored, self.gate_up.data, rows // inner, "gate_up")
+        gate_up = _quantized(stored, self.gate_up.data, self._num_parts(), "gate_up")
         return replace(self, gate_up=gate_up, down=_quantized(stored, self.down.data, 1, "down"))
 
     def dequantize(self, dtype: torch.dtype) -> ExpertWeights:
@@ -83,6 +80,60 @@ class ExpertWeights:
         gate_up_bias = None if self.gate_up_bias is None else self.gate_up_bias[own]
         down_bias = None if self.down_bias is None else self.down_bias[own]
         return replace(self, gate_up=gate_up, down=down, gate_up_bias=gate_up_bias, down_bias=down_bias)
+
+    def shard(self, index: int, count: int) -> ExpertWeights:
+        """Shard `index` of `count` along I, copied: what a rank binds under a dispatcher with `shards=count`.
+
+        Rows of gate and of up, and columns of down, as stored. Shard 0 has the bias of down, the others zeros, so
+        that outputs of shards add up to that of the layer. Raises WeightsError for an I that does not give equal
+        shares along the tiles of the format, and for an output norm, which needs the whole sum; FormatError for a
+        format that does not say its `tiles`.
+        """
+        count = whole_number("ExpertWeights.shard", "count", count, WeightsError)
+        index = whole_number("ExpertWeights.shard", "index", index, WeightsError, at_least=0)
+        if index >= count:
+            raise WeightsError(f"ExpertWeights.shard.index is {index}, but there are {count} shards, from 0")
+        if self.output_scale is not None and count > 1:
+            raise WeightsError(
+                f"the layer has an output norm, which needs the sum over all of I, but a rank with 1 of {count} shards "
+                "has a part of it: keep its experts whole, and spread them over ranks"
+            )
+        parts, inner = self._num_parts(), self.down.shape[-1]
+        if inner % count:
+            raise WeightsError(
+                f"I={inner} over {count} shards gives {inner / count:.2f} rows and columns: choose a number of shards "
+                f"that divides {inner}"
+            )
+        if self.gate_up.parts != parts and not isinstance(self.gate_up.format, Plain):
+            raise WeightsError(
+                f"gate_up is quantized in {self.gate_up.parts} part(s), but its {self.gate_up.shape[-2]} rows are "
+                f"{parts} times I={inner}: quantize gate and up apart (ExpertWeights.quantize, Quantized.join)"
+            )
+        gate_up = shard(replace(self.gate_up, parts=parts), "gate_up", -2, index, count)
+        gate_up_bias, down_bias = self.gate_up_bias, self.down_bias
+        if gate_up_bias is not None:
+            shape = tuple(self.gate_up.shape[:-1])
+            _check_vector("gate_up_bias", gate_up_bias, shape, wanted=True, because="")
+            split = gate_up_bias.unflatten(-1, (parts, count, inner // count))
+            gate_up_bias = split[..., index, :].clone(memory_format=torch.contiguous_format).flatten(-2)
+        if down_bias is not None:
+            down_bias = torch.zeros_like(down_bias) if index else down_bias.clone()
+        return replace(
+            self,
+            gate_up=replace(gate_up, parts=self.gate_up.parts),
+            down=shard(self.down, "down", -1, index, count),
+            gate_up_bias=gate_up_bias,
+            down_bias=down_bias,
+        )
+
+    def _num_parts(self) -> int:
+        """2 if gate stands above up in the rows of `gate_up`, else 1."""
+        rows, inner = self.gate_up.shape[-2], self.down.shape[-1]
+        if rows not in (inner, 2 * inner):
+            raise WeightsError(
+                f"gate_up has {rows} rows, but down has {inner} columns: it needs {inner} or {2 * inner}"
+            )
+        return rows // inner
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

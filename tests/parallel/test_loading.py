@@ -82,6 +82,18 @@ def test_formats_and_constants_are_those_of_the_ranks_experts(tmp_path):
         assert all(same_bits(one, other) for one, other in pairs)
 
 
+def test_on_more_ranks_than_placed_each_keeps_a_shard(tmp_path):
+    weights, ranks = whole(), ranks_in_threads(4, timeout=20.0)
+    (where,) = directories(tmp_path, weights, Placement(5, ((0, 1, 2, 3, 4),)))
+    found = in_threads(lambda own: load_experts(where, 3, AFTER, own, **ASKED), ranks)
+    for rank, experts in enumerate(found):
+        held, own = list(AFTER.experts[rank // 2]), slice(rank % 2 * INNER // 2, (rank % 2 + 1) * INNER // 2)
+        gate, up = weights.gate_up.data[held].chunk(2, dim=1)
+        assert experts.problem == layer_problem(len(held), intermediate_size=INNER // 2)
+        assert same_bits(experts.canonical().gate_up.data, torch.cat([gate[:, own], up[:, own]], dim=1))
+        assert same_bits(experts.canonical().down.data, weights.down.data[held][:, :, own])
+
+
 def test_a_rank_that_cannot_read_ends_the_loading_of_all(tmp_path):
     ranks, where = ranks_in_threads(2, timeout=20.0), directories(tmp_path, whole(), BEFORE)
     (where[1] / "expert-4.safetensors").unlink()

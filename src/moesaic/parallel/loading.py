@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ def load_experts(
     constants of `activation` are those of the whole layer. `device`: where the weights go, that of `ranks` unless
     given. Give a `Checkpoint` when several layers are loaded, since making one reads the headers of all files.
 
+    On S times as many ranks as the placement is for, each rank reads the experts of `rank // S` and keeps its shard of
+    them (`ExpertWeights.shard`), as a dispatcher with `shards=S` needs it.
+
     Raises FleetError, the same on all ranks, if one of them cannot read or bind; DispatchError, the same on all ranks,
     if they are told different things or choose different backends.
     """
@@ -47,10 +51,14 @@ def load_experts(
     with all_or_none(ranks, "load_experts", OTHERWISE):
         opened = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
         _check(opened, layer, placement, ranks)
-        held = placement.experts[ranks.rank]
+        shards = ranks.size // placement.num_ranks
+        held = placement.experts[ranks.rank // shards]
         own = activation.select(held)
         problem = opened.problem(layer, activation=own, top_k=top_k, num_experts=len(held), expert=held[0])
         weights = opened.read(layer, experts=held, device=ranks.device if device is None else device)
+        if shards > 1:
+            weights = weights.shard(ranks.rank % shards, shards)
+            problem = replace(problem, intermediate_size=problem.intermediate_size // shards)
         experts = bind(problem, weights, backends=backends)
     facts = {
         "layer": opened.layer(layer).name,
@@ -69,7 +77,7 @@ def load_experts(
 def _check(checkpoint: Checkpoint, layer: int | str, placement: Placement, ranks: Ranks) -> None:
     instance("load_experts", "placement", placement, Placement, DispatchError, example="Placement.contiguous(8, 2)")
     total = checkpoint.num_experts(layer)
-    if (placement.num_experts, placement.num_ranks) != (total, ranks.size):
+    if placement.num_experts != total or ranks.size % placement.num_ranks:
         raise DispatchError(
             f"the placement is of {placement.num_experts} experts on {placement.num_ranks} ranks, but "
             f"{checkpoint.layer(layer).name} has {total} and the group {ranks.size} ranks"

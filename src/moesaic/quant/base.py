@@ -68,6 +68,16 @@ class Format(ABC):
         In float64 they are exact. No value is read on the host.
         """
 
+    def tiles(self, rows: int, columns: int) -> Mapping[str, tuple[int, int]]:
+        """Of a matrix `[rows, columns]`: for how many rows and columns one element of "data" and of each scale stands.
+
+        `ExpertWeights.shard` cuts by these. Raises FormatError for a format that does not say so.
+        """
+        raise FormatError(
+            f"{self!r} does not say for how many rows and columns its data and scales stand, so a matrix of {rows} x "
+            f"{columns} cannot be cut: give {self.__class__.__name__} the method `tiles` of Format"
+        )
+
     def round_trip(self, values: Tensor) -> Tensor:
         """`values` quantized and read back in their own dtype: what a layer computes with when inputs have this format.
 

@@ -59,6 +59,10 @@ class FP8(Format):
         return tuple(data.shape)
 
     @override
+    def tiles(self, rows: int, columns: int) -> Mapping[str, tuple[int, int]]:
+        return {"data": (1, 1), "scale": self.granularity.tile(rows, columns)}
+
+    @override
     def quantize(self, values: Tensor, *, name: str = "tensor") -> Quantized:
         work = matrix_values(values, name)
         largest = self.granularity.largest(work)

@@ -68,6 +68,11 @@ class INT4(Format):
         return (*data.shape[:-1], 2 * data.shape[-1])
 
     @override
+    def tiles(self, rows: int, columns: int) -> Mapping[str, tuple[int, int]]:
+        tile = self.granularity.tile(rows, columns)
+        return {"data": (1, 2), **dict.fromkeys(self.scale_names, tile)}
+
+    @override
     def quantize(self, values: Tensor, *, name: str = "tensor") -> Quantized:
         shape = tuple(values.shape)
         work = matrix_values(values, name)

@@ -55,6 +55,10 @@ class INT8(Format):
         return tuple(data.shape)
 
     @override
+    def tiles(self, rows: int, columns: int) -> Mapping[str, tuple[int, int]]:
+        return {"data": (1, 1), "scale": self.granularity.tile(rows, columns)}
+
+    @override
     def quantize(self, values: Tensor, *, name: str = "tensor") -> Quantized:
         work = matrix_values(values, name)
         scale = float_scale(self.granularity.largest(work), 127, self.scale, name)

@@ -46,6 +46,10 @@ class MXFP8(Format):
         return tuple(data.shape)
 
     @override
+    def tiles(self, rows: int, columns: int) -> Mapping[str, tuple[int, int]]:
+        return {"data": (1, 1), "scale": _GROUP.tile(rows, columns)}
+
+    @override
     def quantize(self, values: Tensor, *, name: str = "tensor") -> Quantized:
         work = matrix_values(values, name)
         scale = power_above(_GROUP.largest(work), e4m3.LARGEST)

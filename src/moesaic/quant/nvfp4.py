@@ -80,6 +80,14 @@ class NVFP4(Format):
         return (*data.shape[:-1], 2 * data.shape[-1])
 
     @override
+    def tiles(self, rows: int, columns: int) -> Mapping[str, tuple[int, int]]:
+        return {
+            "data": (1, 2),
+            "scale": _GROUP.tile(rows, columns),
+            "global_scale": PerTensor().tile(rows, columns),
+        }
+
+    @override
     def quantize(self, values: Tensor, *, name: str = "tensor") -> Quantized:
         work = matrix_values(values, name)
         packed_columns(tuple(values.shape), f"{name} cannot be packed: NVFP4")

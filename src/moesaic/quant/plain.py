@@ -32,6 +32,10 @@ class Plain(Format):
         return tuple(data.shape)
 
     @override
+    def tiles(self, rows: int, columns: int) -> Mapping[str, tuple[int, int]]:
+        return {"data": (1, 1)}
+
+    @override
     def quantize(self, values: Tensor, *, name: str = "tensor") -> Quantized:
         return Quantized(self, values)
 
