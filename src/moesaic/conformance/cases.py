@@ -15,7 +15,7 @@ from moesaic.conformance.crossed import crossed
 from moesaic.conformance.moved import all_moved, variants
 from moesaic.conformance.plainest import aligned, base_case, fitted, listed, produced_layouts
 from moesaic.conformance.published import published
-from moesaic.conformance.unlisted import UnlistedFormat
+from moesaic.conformance.unlisted import UnlistedFormat, unlisted_schemes
 from moesaic.layouts import BatchedExperts, GroupedContiguous
 from moesaic.output_norm import OutputNorm
 from moesaic.quant import Format, Scheme
@@ -87,6 +87,7 @@ def _axes(can: Capabilities, *, quick: bool) -> Iterator[Case]:
             yield replace(several, num_tokens=9)
     if can.any_scheme:
         yield base.changed(scheme=Scheme(UnlistedFormat(), base.problem.scheme.inputs))
+        yield from (base.changed(scheme=scheme) for scheme in unlisted_schemes(can))
     yield from _flags(can, base)
 
 

@@ -20,7 +20,8 @@ class Setting:
     """`entered` makes a context that has the setting. `same_bits`: whether answers equal those without it.
 
     Otherwise other algorithms are chosen, and answers are within the tolerance. `through_layer`: whether it is the
-    bound layer, and not the backend, that keeps the setting outside. `costly`: whether it is tried on few cases only.
+    bound layer, and not the backend, that keeps the setting outside. `costly`: whether it is tried on the plainest case
+    of each dtype and layout only.
     """
 
     name: str
@@ -34,16 +35,16 @@ def settings_for(device: torch.device) -> tuple[Setting, ...]:
     """Every setting that is tried on `device`; they undo themselves only as far as torch's own contexts do."""
     elsewhere = ("meta",) if device.type == "cpu" else ("meta", device.type)
     return (
-        Setting("no gradients", torch.no_grad),
+        Setting("no gradients", torch.no_grad, costly=True),
         Setting("gradients on", torch.enable_grad),
         Setting("inference mode", torch.inference_mode),
         Setting("the default dtype bfloat16", lambda: _default_dtype(torch.bfloat16)),
         Setting("the default dtype float64", lambda: _default_dtype(torch.float64)),
         *(Setting(f"the default device {kind}", lambda kind=kind: torch.device(kind)) for kind in elsewhere),
-        Setting("another random state", _other_random_state),
+        Setting("another random state", _other_random_state, costly=True),
         Setting("autocast to bfloat16", lambda: torch.autocast(device.type, torch.bfloat16), through_layer=True),
         Setting("another number of threads", _other_threads, same_bits=False, costly=True),
-        Setting("deterministic algorithms", lambda: _deterministic(device), same_bits=False),
+        Setting("deterministic algorithms", lambda: _deterministic(device), same_bits=False, costly=True),
     )
 
 

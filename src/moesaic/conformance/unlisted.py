@@ -1,9 +1,9 @@
-"""An activation and a format that no declaration lists, to see that they are declined, or computed if all are."""
+"""An activation, a format and schemes that no declaration lists: they are declined, or computed if all are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
@@ -11,7 +11,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from moesaic.activations.base import Activation, At, Constant, constant
-from moesaic.quant import Format, Quantized, StoredTensor
+from moesaic.backends.capabilities import Capabilities
+from moesaic.quant import FP8, INT4, INT8, Format, Quantized, Scheme, StoredTensor
+from moesaic.quant.scales import FLOAT_SCALES
 
 
 @final
@@ -53,3 +55,14 @@ class UnlistedFormat(Format):
     @override
     def dequantize(self, stored: Quantized, dtype: torch.dtype) -> Tensor:
         return stored.data.to(dtype)
+
+
+def unlisted_schemes(can: Capabilities) -> Iterator[Scheme]:
+    """A scheme of a listed format with scales in a dtype that no listed one has; none if all are listed."""
+    for scheme in can.schemes:
+        weights = scheme.weights
+        for dtype in FLOAT_SCALES if isinstance(weights, FP8 | INT8 | INT4) else ():
+            found = replace(scheme, weights=replace(weights, scale=dtype))
+            if found not in can.schemes:
+                yield found
+                return
