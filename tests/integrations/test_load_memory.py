@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from moesaic import CpuQuantized
+from moesaic import CpuJitQuantized, CpuQuantized
 from moesaic.integrations.transformers import load, patch
 from moesaic.integrations.transformers.discovery import find_layers
 from moesaic.integrations.transformers.state import held_bytes, packed_weights
@@ -61,13 +61,13 @@ def test_patching_copies_nothing_where_codes_are_used_in_place(directory):
 def test_packed_layers_are_released_one_by_one(directory, monkeypatch):
     model, seen = load(transformers.Qwen3MoeForCausalLM, directory, dtype=torch.bfloat16), []
     codes = [weakref.ref(packed_weights(layer.module).gate_up.data.untyped_storage()) for layer in find_layers(model)]
-    prepare = CpuQuantized.prepare  # in bfloat16 it makes codes of its own
+    for kind in (CpuQuantized, CpuJitQuantized):  # in bfloat16 both make codes of their own
 
-    def counted(self, weights, problem):
-        gc.collect()
-        seen.append(sum(code() is not None for code in codes))
-        return prepare(self, weights, problem)
+        def counted(self, weights, problem, prepare=kind.prepare):
+            gc.collect()
+            seen.append(sum(code() is not None for code in codes))
+            return prepare(self, weights, problem)
 
-    monkeypatch.setattr(CpuQuantized, "prepare", counted)
+        monkeypatch.setattr(kind, "prepare", counted)
     patch(model)
     assert seen == [4, 3, 2, 1]

@@ -48,7 +48,7 @@ def masked_activation(activation, batched):
     signature["row_strides"] = signature["out_strides"] = ("i32", "i32", "constexpr")
     signature |= dict.fromkeys(names, "i32") | dict.fromkeys(constexprs, "constexpr")
     attrs = {(i,): sixteen for i in (0, 1, 9, 10)} | {(p, q): sixteen for p in (5, 6) for q in (0, 1)}
-    source = ASTSource(_masked_activation, signature, constexprs | {(5, 2): 1, (6, 2): 1}, attrs)
+    source = ASTSource(_masked_activation.kernel, signature, constexprs | {(5, 2): 1, (6, 2): 1}, attrs)
     return triton.compile(source, target=TARGET, options={"num_warps": 4})
 
 

@@ -33,12 +33,17 @@ class DirectLaunch:
         self.fn = kernel.fn
         self._known: dict[Hashable, tuple[CompiledKernel, tuple[object, ...]]] = {}
 
+    @property
+    def compiles(self) -> bool:
+        """Whether Triton compiles the kernel; it does not in its interpreter."""
+        return isinstance(self.kernel, JITFunction)
+
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         return partial(self.launch, grid)
 
     def launch(self, grid: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
         """Launch on the current stream of the current device, which is that of the tensors: constants go by name."""
-        if not isinstance(self.kernel, JITFunction):
+        if not self.compiles:
             self.kernel[grid](*args, **kwargs)
             return
         try:

@@ -91,7 +91,7 @@ def apply(
 
 def _compiled() -> bool:
     """False in Triton's interpreter, which runs on a CPU."""
-    return isinstance(_masked_activation, triton.JITFunction)
+    return _masked_activation.compiles
 
 
 def _programs(device: torch.device) -> int:
