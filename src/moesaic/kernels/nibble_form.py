@@ -24,7 +24,7 @@ class NibbleForm(ProductForm):
     `word`: bytes of scales read at once. `whole`: there is a scale of each matrix beside. `small`: no scale is above 2.
 
     With `rows` of SPARE two programs share a multiprocessor: of few rows nearly all time goes into making numbers of
-    codes, and 16 warps fill the gaps that 8 leave (17 % of a layer at 64 tokens, docs/performance/quantized.md).
+    codes, and 16 warps fill the gaps that 8 leave (16 % of INT4's layer at 64 tokens, docs/performance/quantized.md).
     """
 
     depth: ClassVar[int] = 2 * DEPTH
