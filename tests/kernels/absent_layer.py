@@ -11,6 +11,7 @@ from moesaic.backends.device_weights import DeviceWeights
 from moesaic.backends.expanded_products import expanded_tokens
 from moesaic.backends.hopper_products import product_rows, product_tokens
 from moesaic.backends.nibble_products import nibble_tokens
+from moesaic.backends.split_products import split_tokens
 from moesaic.backends.stored_products import tokens as stored_tokens
 from moesaic.backends.stored_weights import StoredWeights
 from moesaic.backends.triton_streamed import streamed_rows, streamed_tokens, vector_tokens
@@ -104,6 +105,16 @@ class AbsentLayer:
             weights = ExpertWeights(weights.gate_up, weights.down, *biases)
         states, routing, _, _ = self.tokens(count)
         return nibble_tokens(states, routing, StoredWeights.of(weights, problem), problem, tile_rows=tile_rows)
+
+    def split(self, scheme, count):
+        """The same with rows split in two numbers of FP8."""
+        problem = replace(self.problem, scheme=scheme)
+        weights = self.plain.quantize(scheme.weights)
+        if self.bias:
+            biases = (self.empty(EXPERTS, self.problem.width), self.empty(EXPERTS, self.hidden))
+            weights = ExpertWeights(weights.gate_up, weights.down, *biases)
+        states, routing, _, _ = self.tokens(count)
+        return split_tokens(states, routing, StoredWeights.of(weights, problem), problem)
 
     def vectors(self, strips):
         """Each pair by itself."""

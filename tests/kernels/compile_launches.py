@@ -60,20 +60,42 @@ def compiling(capability):
 
 def facts(kernel):
     """What the machine code of a kernel holds."""
+    code = machine_code(kernel.asm["cubin"])
     return {
-        "spills": spills(kernel.asm["cubin"]),
+        "spills": spills(code),
+        "spills_in_steps": spills_in_steps(code),
         "shared_bytes": kernel.metadata.shared,
         "wgmma": kernel.asm["ptx"].count("wgmma.mma_async"),
     }
 
 
-def spills(cubin):
-    """Stores of a register to the stack. Not those before the roles of a warp-specialized kernel part, which are made
-    once in a launch: a value of its arguments, read again once a tile."""
+def machine_code(cubin):
+    """As text."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
         command = [str(CUOBJDUMP), "--dump-sass", file.name]
         code = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
     assert "EXIT" in code, "no machine code was found"
+    return code
+
+
+def spills(code):
+    """Stores of a register to the stack. Not those before the roles of a warp-specialized kernel part, which are made
+    once in a launch: a value of its arguments, read again once a tile."""
     return len(re.findall(r"\bSTL\b", code[max(0, code.find("USETMAXREG")) :]))
+
+
+def spills_in_steps(code):
+    """Those within a loop that multiplies or copies and shares nothing with a shorter one: a loop over steps."""
+    found = re.findall(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?([A-Z0-9_.]+)(.*?);", code, re.MULTILINE)
+    at = {int(address, 16): index for index, (address, _, _) in enumerate(found)}
+    loops = []
+    for index, (address, operation, rest) in enumerate(found):
+        target = re.search(r"0x([0-9a-f]+)", rest) if operation.startswith("BRA") else None
+        if target and int(target[1], 16) < int(address, 16):
+            loops.append((at[int(target[1], 16)], index))
+    names = [operation.split(".")[0] for _, operation, _ in found]
+    work = [(a, b) for a, b in loops if any("GMMA" in n or n == "UTMALDG" for n in names[a : b + 1])]
+    steps = [(a, b) for a, b in work if not any(d - c < b - a and c <= b and a <= d for c, d in work)]
+    return sum(names[a : b + 1].count("STL") for a, b in steps)

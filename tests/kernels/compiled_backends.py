@@ -104,6 +104,11 @@ def stored(capability, *, fewer):
         ):
             yield f"nibbles {scheme.weights}", True, partial(PLAIN.nibbles, scheme, 1024)
             yield f"few nibbles {scheme.weights}", True, partial(PLAIN.nibbles, scheme, 64, 32)
+            if not isinstance(scheme.weights, NVFP4) and scheme != MXFP4_MXFP8:
+                yield f"split {scheme.weights}", True, partial(PLAIN.split, scheme, 64)
+        yield "split with a bias and a short block", True, partial(BIASED.split, Scheme(MXFP4(), Plain()), 64)
+        scheme = Scheme(INT4(PerGroup(64), scale=torch.bfloat16), Plain())
+        yield "split without a gate", True, partial(replace(POINTWISE, dtype=torch.bfloat16).split, scheme, 64)
         yield "nibbles with a short block", True, partial(BIASED.nibbles, Scheme(MXFP4(), Plain()), 1024)
         yield "coded with a short block", True, partial(POINTWISE.coded, FP8_BLOCK, 1024)
 

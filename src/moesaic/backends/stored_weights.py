@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import Tensor
 
+from moesaic.backends.boxed_scales import boxed, planes_of, unboxed
 from moesaic.backends.device_weights import dense
 from moesaic.backends.shuffled_nibbles import restored, shuffled
 from moesaic.errors import WeightsError
@@ -69,7 +70,7 @@ class StoredProjection:
 
     stored: Stored
     origin: Quantized
-    """Format and scales; its codes are those of `stored`, or are left out if they were shuffled."""
+    """Format and scales; what `stored` has in another order is left out."""
 
     @classmethod
     def of(cls, weight: Quantized, dtype: torch.dtype) -> StoredProjection:
@@ -87,10 +88,15 @@ class StoredProjection:
         codes = shuffled(data) if form.packed else dense(data)
         # Columns of an empty tensor count as its width, so the rest keeps shape and checks without the memory.
         left = data.new_empty(()).expand(data.shape) if form.packed else codes
+        found = _scales(scales["scale"])
+        form = replace(form, planes=planes_of(form, found))
+        if form.planes:
+            boxes = boxed(found, weight.parts, form)
+            scales["scale"], found = scales["scale"].new_empty(()).expand(scales["scale"].shape), boxes
         zero = scales.get("zero_point")
         offset = None if zero is None else (zero.to(torch.int16) - 8).to(dtype)  # exact: -8 to 7
         return cls(
-            Stored(form, _readable(codes), _scales(scales["scale"]), offset, scales.get("global_scale")),
+            Stored(form, _readable(codes), found, offset, scales.get("global_scale")),
             Quantized(weight.format, left, scales, weight.parts),
         )
 
@@ -99,13 +105,20 @@ class StoredProjection:
         origin = self.origin
         if not self.stored.form.packed:
             return origin
-        return Quantized(origin.format, restored(self.stored.codes, origin.shape[-1]), origin.scales, origin.parts)
+        scales = dict(origin.scales)
+        if self.stored.form.planes:
+            whole = unboxed(self.stored.scales, origin.parts, scales["scale"].shape)
+            scales["scale"] = whole.view(scales["scale"].dtype)
+        return Quantized(origin.format, restored(self.stored.codes, origin.shape[-1]), scales, origin.parts)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """Codes and scales."""
         offset = () if self.stored.zero_points is None else (self.stored.zero_points,)
-        return (self.stored.codes, *self.origin.scales.values(), *offset)
+        scales = dict(self.origin.scales)
+        if self.stored.form.planes:
+            scales["scale"] = self.stored.scales
+        return (self.stored.codes, *scales.values(), *offset)
 
 
 def _readable(values: Tensor) -> Tensor:

@@ -19,6 +19,8 @@ from moesaic.backends.hopper_products import ALIGNMENT
 from moesaic.backends.launch_faults import naming_launches
 from moesaic.backends.nibble_products import multiplies_nibbles, nibble_bytes, nibble_rows, nibble_tokens
 from moesaic.backends.on_device import on_device
+from moesaic.backends.split_products import ALIGNMENT as PIECE
+from moesaic.backends.split_products import multiplies_split, split_bytes, split_grouped, split_tokens
 from moesaic.backends.stored_products import in_place, stored_bytes, takes_codes, tokens
 from moesaic.backends.stored_weights import StoredWeights
 from moesaic.backends.triton_grouped import EXPRESSED
@@ -43,12 +45,14 @@ class TritonQuantized(Backend[StoredWeights]):
     Mean rows of an expert from which, on Hopper, other products are faster than those of Triton: `coded_rows`, grouped
     products of FP8 codes on both sides, or of codes of 4 bits beside bfloat16, None for what was measured of the format
     (docs/performance/quantized.md); `wide_rows`, those of 4 bits in tiles of 128 rows instead of 32; `expand_rows`, of
-    other formats, and of NVFP4, all weights read back into the workspace and multiplied as plain ones.
+    other formats, and of NVFP4, all weights read back into the workspace and multiplied as plain ones. Below a mean of
+    `split_rows`, rows that meet MXFP4 or INT4 are split in two FP8 numbers each, exact to 2^-18 of the largest of 64.
     """
 
     coded_rows: int | None = None
     expand_rows: int = 512
     wide_rows: int = 33
+    split_rows: int = 12
 
     name: ClassVar[str] = "triton_quantized"
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -75,7 +79,7 @@ class TritonQuantized(Backend[StoredWeights]):
     )
 
     def __post_init__(self) -> None:
-        for name in ("coded_rows", "expand_rows", "wide_rows"):
+        for name in ("coded_rows", "expand_rows", "wide_rows", "split_rows"):
             given = getattr(self, name)
             if given is not None or name != "coded_rows":
                 rows = whole_number("TritonQuantized", name, given, TuningError, at_least=0)
@@ -118,13 +122,15 @@ class TritonQuantized(Backend[StoredWeights]):
         return self._tokens_by(batch, prepared, problem)(rows, batch.routing, prepared, problem)
 
     def _rows_by(self, batch: GroupedBatch, problem: Problem) -> Callable[..., Tensor]:
-        # Whole pieces of 32 rows are stored: what lies behind an expert's rows has to be nobody's.
-        aligned = batch.alignment % ALIGNMENT == 0
-        if aligned and _on_hopper(batch.rows) and self._many(problem, batch.rows.shape[0]):
-            if multiplies_codes(problem):
+        num_rows = batch.rows.shape[0]
+        if _on_hopper(batch.rows) and self._many(problem, num_rows):
+            # Whole pieces of 8 or 32 rows are stored: what lies behind an expert's rows has to be nobody's.
+            if self._splits(problem, num_rows) and batch.alignment % PIECE == 0:
+                return split_grouped
+            if batch.alignment % ALIGNMENT == 0 and multiplies_codes(problem):
                 return coded_rows
-            if multiplies_nibbles(problem):
-                return partial(nibble_rows, tile_rows=self._tile_rows(problem, batch.rows.shape[0]))
+            if batch.alignment % ALIGNMENT == 0 and multiplies_nibbles(problem):
+                return partial(nibble_rows, tile_rows=self._tile_rows(problem, num_rows))
         return in_place
 
     def _tokens_by(
@@ -136,6 +142,8 @@ class TritonQuantized(Backend[StoredWeights]):
         if self._many(problem, num_pairs):
             if multiplies_codes(problem):
                 return coded_tokens
+            if self._splits(problem, num_pairs):
+                return split_tokens
             if multiplies_nibbles(problem) and not (self._expands(problem, num_pairs) and gains_read_back(problem)):
                 return partial(nibble_tokens, tile_rows=self._tile_rows(problem, num_pairs))
         return expanded_tokens if self._expands(problem, num_pairs) and _gains(batch.rows, prepared) else tokens
@@ -143,6 +151,9 @@ class TritonQuantized(Backend[StoredWeights]):
     def _many(self, problem: Problem, num_pairs: int) -> bool:
         least = least_rows(problem) if self.coded_rows is None else self.coded_rows
         return num_pairs > 0 and num_pairs >= least * problem.num_experts
+
+    def _splits(self, problem: Problem, num_pairs: int) -> bool:
+        return multiplies_split(problem) and num_pairs < self.split_rows * problem.num_experts
 
     def _tile_rows(self, problem: Problem, num_pairs: int) -> int:
         return 128 if num_pairs >= self.wide_rows * problem.num_experts else 32
@@ -159,7 +170,8 @@ class TritonQuantized(Backend[StoredWeights]):
             if multiplies_codes(problem):
                 return max(most, coded_bytes(problem, num_rows))
             if multiplies_nibbles(problem):
-                most = max(most, nibble_bytes(problem, num_rows))
+                products = split_bytes if self._splits(problem, pairs) else nibble_bytes
+                most = max(most, products(problem, num_rows))
                 if not gains_read_back(problem):
                     return most
         return max(most, expanded_bytes(problem, num_rows)) if routed and self._expands(problem, pairs) else most

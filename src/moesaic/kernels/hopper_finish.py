@@ -9,7 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
 from moesaic.kernels.activation_expressions import evaluate
-from moesaic.kernels.hopper_form import SPARE_ROWS, WEIGHT_ROWS
+from moesaic.kernels.hopper_form import WEIGHT_ROWS
 
 
 @gluon.jit
@@ -31,20 +31,13 @@ def finish(
     GATED: gl.constexpr = FORM.gated
     out_desc, stage = output
     row, count, expert, column = where
-    bias, constants = epilogue
-    pieces = gl.cdiv(count, SPARE_ROWS)
+    bias, constants = epilogue[0], epilogue[1]
+    pieces = gl.cdiv(count, out_desc.block_type.shape[0])
     if GATED:
         first_column = column * (2 * WEIGHT_ROWS) + WHO * WEIGHT_ROWS
     else:
         first_column = column * (4 * WEIGHT_ROWS) + WHO * (2 * WEIGHT_ROWS)
-    if FORM.bias:
-        m = first_column + gl.arange(0, WEIGHT_ROWS, layout=gl.SliceLayout(1, first.type.layout))
-        columns = width // 2 if GATED else width
-        beside = columns if GATED else WEIGHT_ROWS
-        of = bias + expert.to(gl.int64) * width + m
-        first += gl.load(of, mask=m < columns, other=0.0).to(gl.float32)[:, None]
-        there = m < columns if GATED else m + WEIGHT_ROWS < columns
-        second += gl.load(of + beside, mask=there, other=0.0).to(gl.float32)[:, None]
+    first, second = biased(first, second, bias, expert, column, width, WHO, FORM)
     dtype: gl.constexpr = out_desc.dtype
     STAGED: gl.constexpr = FORM.pipeline.staged
     if GATED:
@@ -60,8 +53,29 @@ def finish(
 
 @gluon.jit
 @no_type_check
+def biased(first, second, bias, expert, column, width, WHO: gl.constexpr, FORM: gl.constexpr):
+    """Sums of gate and up, or of neighbouring columns, with the bias of their columns."""
+    if FORM.bias:
+        if FORM.gated:
+            columns = width // 2
+            m = column * (2 * WEIGHT_ROWS) + WHO * WEIGHT_ROWS
+            beside = columns
+        else:
+            columns = width
+            m = column * (4 * WEIGHT_ROWS) + WHO * (2 * WEIGHT_ROWS)
+            beside = WEIGHT_ROWS
+        m += gl.arange(0, WEIGHT_ROWS, layout=gl.SliceLayout(1, first.type.layout))
+        of = bias + expert.to(gl.int64) * width + m
+        first += gl.load(of, mask=m < columns, other=0.0).to(gl.float32)[:, None]
+        there = m < columns if FORM.gated else m + WEIGHT_ROWS < columns
+        second += gl.load(of + beside, mask=there, other=0.0).to(gl.float32)[:, None]
+    return first, second
+
+
+@gluon.jit
+@no_type_check
 def _store(values, out_desc, stage, row, column, pieces, AT: gl.constexpr, STAGED: gl.constexpr):
-    """Values [64 columns, N rows] to rows `row` + AT and up: as many pieces of 32 as there are, STAGED at a time."""
+    """Values [64 columns, N rows] to rows `row` + AT and up: as many pieces as there are, STAGED at a time."""
     N: gl.constexpr = values.shape[1]
     if N > STAGED:
         left, right = values.reshape([WEIGHT_ROWS, 2, N // 2]).permute((0, 2, 1)).split()
@@ -71,7 +85,8 @@ def _store(values, out_desc, stage, row, column, pieces, AT: gl.constexpr, STAGE
         tma.store_wait(pendings=0)  # what was stored before has left the stage
         stage.slice(0, N).permute((1, 0)).store(values)
         fence_async_shared()
-        for n in gl.static_range(N // SPARE_ROWS):
-            if AT // SPARE_ROWS + n < pieces:
-                piece = stage.slice(n * SPARE_ROWS, SPARE_ROWS)
-                tma.async_copy_shared_to_global(out_desc, [row + AT + n * SPARE_ROWS, column], piece)
+        PIECE: gl.constexpr = out_desc.block_type.shape[0]
+        for n in gl.static_range(N // PIECE):
+            if AT // PIECE + n < pieces:
+                piece = stage.slice(n * PIECE, PIECE)
+                tma.async_copy_shared_to_global(out_desc, [row + AT + n * PIECE, column], piece)

@@ -61,6 +61,10 @@ class ProductForm(ABC):
     """Elements of a row of weights in a step, bytes of packed ones."""
     halves: ClassVar[int] = 1
     """Blocks of rows in a step."""
+    woven: ClassVar[bool] = False
+    """Whether these are one block, in which pieces of them take turns."""
+    boxed: ClassVar[bool] = False
+    """Whether scales of weights are copied too, by boxes."""
     spares: ClassVar[bool] = False
     """Whether a tile may have spare rows."""
     shared: ClassVar[bool] = False
@@ -76,9 +80,19 @@ class ProductForm(ABC):
     rows: int = ROWS
 
     @property
+    def piece(self) -> int:
+        """Rows that are copied at once."""
+        return SPARE
+
+    @property
     def pieces(self) -> int:
-        """Of SPARE rows in a tile without its spare ones."""
-        return self.rows // SPARE
+        """Of them in a tile without its spare ones."""
+        return self.rows // self.piece
+
+    @property
+    def row_depth(self) -> int:
+        """Elements of a row in a step."""
+        return self.depth
 
     @property
     def programs(self) -> int:

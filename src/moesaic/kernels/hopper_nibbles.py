@@ -16,7 +16,7 @@ from moesaic.kernels.hopper_finish import finish
 from moesaic.kernels.hopper_form import SPARE_ROWS, TILE_ROWS, WEIGHT_ROWS
 from moesaic.kernels.hopper_queue import announce_stored
 from moesaic.kernels.nibble_numbers import half_of
-from moesaic.kernels.nibble_scales import load_words, spread_scales
+from moesaic.kernels.nibble_scales import spread_scales, words_of
 
 
 @gluon.jit
@@ -59,23 +59,22 @@ def _multiply(
     """One tile of N rows."""
     output, operands, barriers, epilogue, task = product
     stages, late, _ = barriers
-    control, width, depth, steps = task
+    control, width, _, steps = task
     STAGES: gl.constexpr = FORM.pipeline.stages
     SKEW: gl.constexpr = FORM.pipeline.skew
     mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, N, 16])
     held: gl.constexpr = gl.DotOperandLayout(0, mma, 2)
-    a, b, _ = operands
+    a, b, _, boxes = operands
     ready, free = stages
     WHOLE: gl.constexpr = FORM.code == "int4"
     BARE: gl.constexpr = FORM.bare
-    scales, there, beside, there2, per_row = _scales_of_rows(epilogue[2], where, width, depth, WHO, held, FORM)
     first = gl.zeros((WEIGHT_ROWS, N), gl.float32, mma)
     second = gl.zeros((WEIGHT_ROWS, N), gl.float32, mma)
     for k in range(steps):
         s = (step + k) % STAGES
-        words = load_words(scales, there, k, per_row, FORM)
-        words2 = load_words(beside, there2, k, per_row, FORM)
         mbarrier.wait(ready.index(s), ((step + k) // STAGES) & 1)
+        words = words_of(boxes, s, False, WHO, held, FORM)
+        words2 = words_of(boxes, s, True, WHO, held, FORM)
         left = b.index(2 * s).slice(0, N).permute((1, 0))
         right = b.index(2 * s + 1).slice(0, N).permute((1, 0))
         # While a product runs, the next codes become numbers. None is carried into the next step: the compiler would
@@ -99,29 +98,7 @@ def _multiply(
         mbarrier.arrive(free.index(s), count=1)
     if FORM.whole:
         matrix = where[2].to(gl.int64) * 2 if FORM.gated else where[2].to(gl.int64)
-        first *= gl.load(epilogue[3] + matrix) * FORM.lacking
-        second *= gl.load(epilogue[3] + matrix + (1 if FORM.gated else 0)) * FORM.lacking
+        first *= gl.load(epilogue[2] + matrix) * FORM.lacking
+        second *= gl.load(epilogue[2] + matrix + (1 if FORM.gated else 0)) * FORM.lacking
     announce_stored(control, before, FORM.announce)
     finish(first, second, output, where, epilogue, width, 0, WHO, EXPRESSION, PER_EXPERT, FORM)
-
-
-@gluon.jit
-@no_type_check
-def _scales_of_rows(scales, where, width, depth, WHO: gl.constexpr, held: gl.constexpr, FORM: gl.constexpr):
-    """Where the scales of the rows in both boxes begin, which of the rows exist, and how many words a row's are."""
-    _, _, expert, column = where
-    words = gl.cdiv(depth, FORM.group) * FORM.scale_bytes // FORM.word
-    m = gl.arange(0, WEIGHT_ROWS, layout=gl.SliceLayout(1, held))
-    scales += expert.to(gl.int64) * width * words
-    if FORM.gated:
-        height = width // 2
-        inside = column * (2 * WEIGHT_ROWS) + WHO * WEIGHT_ROWS + m
-        beside = height
-        there2 = inside < height
-    else:
-        height = width
-        inside = column * (4 * WEIGHT_ROWS) + WHO * (2 * WEIGHT_ROWS) + m
-        beside = WEIGHT_ROWS
-        there2 = inside + WEIGHT_ROWS < height
-    scales += inside * words
-    return scales, inside < height, scales + beside * words, there2, words

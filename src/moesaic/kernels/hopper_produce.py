@@ -25,11 +25,13 @@ def produce(source, task, operands, barriers, COUNTER: gl.constexpr, FORM: gl.co
     STAGES: gl.constexpr = FORM.pipeline.stages
     BLOCK_DEPTH: gl.constexpr = FORM.depth
     HALVES: gl.constexpr = FORM.halves
+    PIECE: gl.constexpr = FORM.piece
     COUNT: gl.constexpr = FORM.pieces
+    ROW_DEPTH: gl.constexpr = FORM.row_depth
     MOST: gl.constexpr = COUNT + 1 if FORM.spares else COUNT
-    rows_desc, rows, row_stride, pairs, scales_desc, weights_desc = source
+    rows_desc, rows, row_stride, pairs, scales_desc, weights_desc = source[:6]
     tiles, max_tiles, control, width, depth = task
-    a, b, c = operands
+    a, b, c = operands[:3]
     stages, _, queue = barriers
     ready, free = stages
     columns = width // 2 if GATED else width
@@ -52,8 +54,9 @@ def produce(source, task, operands, barriers, COUNTER: gl.constexpr, FORM: gl.co
         publish(tile, row, count, expert, column, i, queue)
         i += 1
         first = row
-        pieces = gl.cdiv(count, SPARE_ROWS)
+        pieces = gl.cdiv(count, PIECE)
         at = expert * width + column * per_tile
+        matrix, upright = expert, column  # the next tile's are found while this one's steps are copied
         await_stored(control, tile, FORM.after)
         if GATHER:
             many = pieces > PIECES
@@ -68,7 +71,9 @@ def produce(source, task, operands, barriers, COUNTER: gl.constexpr, FORM: gl.co
                 mbarrier.expect(bar, 4 * weights_desc.block_type.nbytes)
             else:
                 always: gl.constexpr = 4 * weights_desc.block_type.nbytes
-                beside: gl.constexpr = scales_desc.block_type.nbytes if FORM.row_groups else 0
+                of_rows: gl.constexpr = scales_desc.block_type.nbytes if FORM.row_groups else 0
+                of_weights: gl.constexpr = 2 * source[6].block_type.nbytes if FORM.boxed else 0
+                beside: gl.constexpr = of_rows + of_weights
                 for n in gl.static_range(MOST):
                     mbarrier.expect(
                         bar, always + beside + (n + 1) * HALVES * rows_desc.block_type.nbytes, pred=pieces == n + 1
@@ -89,17 +94,22 @@ def produce(source, task, operands, barriers, COUNTER: gl.constexpr, FORM: gl.co
                 async_copy.mbarrier_arrive(bar, increment_count=False)
             else:
                 for half in gl.static_range(HALVES):
-                    quarters = b.index(HALVES * s + half)
+                    # Woven: a piece of one half of the columns, then that of the other.
+                    quarters = b.index(s if FORM.woven else HALVES * s + half)
                     for n in gl.static_range(COUNT):
                         tma.async_copy_global_to_shared(
                             rows_desc,
-                            [first + n * SPARE_ROWS, k * BLOCK_DEPTH + half * (BLOCK_DEPTH // HALVES)],
+                            [first + n * PIECE, k * ROW_DEPTH + half * (ROW_DEPTH // HALVES)],
                             bar,
-                            quarters.slice(n * SPARE_ROWS, SPARE_ROWS),
+                            quarters.slice((n * HALVES + half if FORM.woven else n) * PIECE, PIECE),
                             pred=pieces > n,
                         )
                 if FORM.row_groups:
-                    tma.async_copy_global_to_shared(scales_desc, [k, first], bar, c.index(s))
+                    tma.async_copy_global_to_shared(
+                        scales_desc, [k * scales_desc.block_type.shape[0], first], bar, c.index(s)
+                    )
+                if FORM.boxed:
+                    _copy_scales(source[6], matrix, upright, k, steps, bar, operands[3], s, FORM)
                 if FORM.spares:
                     tma.async_copy_global_to_shared(
                         rows_desc, [first + TILE_ROWS, k * BLOCK_DEPTH], bar, c.index(s), pred=pieces > PIECES
@@ -114,3 +124,16 @@ def produce(source, task, operands, barriers, COUNTER: gl.constexpr, FORM: gl.co
                     token = gl.load(pairs + row + local, mask=local < count, other=0) // GATHER
                     token2 = gl.load(pairs + row + spare, mask=spare < count, other=0) // GATHER
     publish(tile, row, 0, expert, column, i, queue)
+
+
+@gluon.jit
+@no_type_check
+def _copy_scales(boxes_desc, expert, column, k, steps, bar, boxes, s, FORM: gl.constexpr):
+    """Those of four boxes of weights for one step: of gate and of up, or of neighbours."""
+    WORDS: gl.constexpr = boxes_desc.block_type.shape[1]
+    for n in gl.static_range(2):
+        if FORM.gated:
+            at = [(expert * 2 + n) * steps + k, column * WORDS]
+        else:
+            at = [expert * steps + k, (2 * column + n) * WORDS]
+        tma.async_copy_global_to_shared(boxes_desc, at, bar, boxes.index(2 * s + n))

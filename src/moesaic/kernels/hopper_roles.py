@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+from pathlib import Path
 from typing import no_type_check
 
 from triton.experimental import gluon
@@ -14,11 +16,17 @@ from moesaic.kernels.hopper_form import QUEUED
 from moesaic.kernels.hopper_produce import produce
 from moesaic.kernels.launching import wait_for_previous
 
+_FILES = ("hopper_form", "hopper_product", "coded_product", "nibble_form", "split_form")
+_SOURCES = (Path(__file__).with_name(f"{name}.py").read_bytes() for name in _FILES)
+_FORMS = gl.constexpr(sha256(b"".join(_SOURCES)).hexdigest())
+"""Triton remembers what it compiled by the fields of a form, and would not see that a property of it has changed."""
+
 
 @gluon.jit
 @no_type_check
 def begin(FORM: gl.constexpr):
     """The first thing in a kernel: wait for the launch before, unless its flags say what it has stored."""
+    gl.static_assert(_FORMS != "")
     if FORM.after > 0:
         gdc_launch_dependents()
     else:

@@ -21,7 +21,7 @@ class NibbleForm(ProductForm):
     Tiles have no spare rows: their sums would need the registers that hold weights.
 
     `code`: "int4" or "e2m1". `group`: columns that share a scale, 16 to 128. `scale`: "bfloat16", "e8m0" or "e4m3".
-    `word`: bytes of scales read at once. `whole`: there is a scale of each matrix beside. `small`: no scale is above 2.
+    `planes`: words of scales in a step. `whole`: there is a scale of each matrix beside. `small`: no scale is above 2.
 
     With `rows` of SPARE two programs share a multiprocessor: of few rows nearly all time goes into making numbers of
     codes, and 16 warps fill the gaps that 8 leave (16 % of INT4's layer at 64 tokens, docs/performance/quantized.md).
@@ -30,11 +30,12 @@ class NibbleForm(ProductForm):
     depth: ClassVar[int] = 2 * DEPTH
     weight_depth: ClassVar[int] = DEPTH
     halves: ClassVar[int] = 2
+    boxed: ClassVar[bool] = True
 
     code: str
     group: int
     scale: str
-    word: int
+    planes: int
     whole: bool
     small: bool
 
@@ -61,7 +62,7 @@ class NibbleForm(ProductForm):
     @property
     @override
     def producer_registers(self) -> int:
-        return 24 if self.few else 32
+        return 32
 
     @property
     def bare(self) -> bool:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from typing import no_type_check
 
-import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from moesaic.kernels.activation_expressions import Expression
+from moesaic.kernels.direct_launch import DirectLaunch
 from moesaic.kernels.hopper_form import BOX, DEPTH, PIPELINE, SPARE, WEIGHT_ROWS
 from moesaic.kernels.hopper_launch import descriptor, launch
 from moesaic.kernels.hopper_nibbles import multiply_nibbles
 from moesaic.kernels.hopper_roles import begin, run_roles
 from moesaic.kernels.nibble_form import FEW, NibbleForm
+from moesaic.kernels.nibble_scales import boxes_of
 from moesaic.kernels.row_order import RowOrder
 from moesaic.kernels.stored_experts import Stored
 
@@ -42,7 +43,7 @@ def nibble_product(
     `counter`, `announce` and `after` are those of `hopper_product`.
     """
     experts, width, bytes_of_row = stored.codes.shape
-    scales, whole = _words(stored.scales, DEPTH * 2 // stored.form.tile_columns), stored.global_scales
+    boxes, whole = boxes_of(stored), stored.global_scales
     form = NibbleForm(
         bias=bias is not None,
         gated=out.shape[1] != width,
@@ -51,7 +52,7 @@ def nibble_product(
         code=stored.form.code,
         group=stored.form.tile_columns,
         scale="bfloat16" if stored.form.scale == "float" else stored.form.scale,
-        word=scales.dtype.itemsize,
+        planes=stored.form.planes,
         whole=whole is not None,
         small=stored.form.small,
         rows=order.tile_rows,
@@ -61,8 +62,8 @@ def nibble_product(
         descriptor(rows, [SPARE, DEPTH]),
         rows,
         descriptor(stored.codes.view(experts * width, bytes_of_row), [BOX, form.weight_depth]),
-        scales,
-        scales if whole is None else whole,
+        boxes,
+        rows if whole is None else whole,
         bias if bias is not None else rows,
         descriptor(out, [SPARE, BOX]),
     )
@@ -70,23 +71,14 @@ def nibble_product(
     launch(_nibble_product, operands, order, shape, counter=counter, activation=activation, form=form)
 
 
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-
-
-def _words(scales: Tensor, per_step: int) -> Tensor:
-    """Scales [..., groups] as the widest words that the scales of a row, and of a step, are a whole number of."""
-    row, step = scales.shape[-1] * scales.itemsize, per_step * scales.itemsize
-    size = next(size for size in (4, 2, 1) if row % size == 0 and step % size == 0 and scales.data_ptr() % size == 0)
-    return scales.view(_WORDS[size])
-
-
+@DirectLaunch
 @gluon.jit
 @no_type_check
 def _nibble_product(
     rows_desc,
     rows,
     weights_desc,
-    scales,
+    boxes_desc,
     whole,
     bias,
     out_desc,
@@ -104,8 +96,11 @@ def _nibble_product(
     a = gl.allocate_shared_memory(gl.uint8, [4 * STAGES, WEIGHT_ROWS, FORM.weight_depth], weights_desc.layout)
     b = gl.allocate_shared_memory(gl.bfloat16, [FORM.halves * STAGES, FORM.rows, COLUMNS], tokens)
     outputs = gl.allocate_shared_memory(gl.bfloat16, [2, FORM.pipeline.staged, WEIGHT_ROWS], out_desc.layout)
-    source = (rows_desc, rows, 0, rows, rows, weights_desc)
-    epilogue = (bias, constants, scales, whole)
+    boxes = gl.allocate_shared_memory(
+        boxes_desc.dtype, [2 * STAGES, 1, boxes_desc.block_type.shape[1]], boxes_desc.layout
+    )
+    source = (rows_desc, rows, 0, rows, rows, weights_desc, boxes_desc)
+    operands, epilogue = (a, b, b, boxes), (bias, constants, whole)
     run_roles(
-        multiply_nibbles, source, (a, b, b), (out_desc, outputs), epilogue, task, COUNTER, EXPRESSION, PER_EXPERT, FORM
+        multiply_nibbles, source, operands, (out_desc, outputs), epilogue, task, COUNTER, EXPRESSION, PER_EXPERT, FORM
     )

@@ -1,39 +1,49 @@
-"""The scales of 128 columns of weights of 4 bits: read as words of 32 bits, and spread over the columns of a half."""
+"""The scales of 128 columns of weights of 4 bits: copied by boxes, read as words, and spread over columns."""
 
 from __future__ import annotations
 
-from typing import no_type_check
+from typing import TYPE_CHECKING, Any, no_type_check
 
+import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from moesaic.kernels.hopper_form import WEIGHT_ROWS
+
+if TYPE_CHECKING:
+    from moesaic.kernels.stored_experts import Stored
+
+_WORDS = {2: torch.int16, 4: torch.int32}
+"""What holds a row's scales of a step: PLANES of these."""
+
+
+def boxes_of(stored: Stored) -> Any:
+    """The scales of `stored`, by boxes, for TMA to copy those of two neighbours for one step."""
+    lines = stored.scales.shape[0] * stored.scales.shape[1]
+    rows, per_plane = stored.scales.shape[-2:]
+    words = stored.scales.view(lines, -1).view(_WORDS[per_plane * stored.scales.itemsize])
+    block = [1, 2 * stored.form.planes * rows]
+    return TensorDescriptor.from_tensor(words, block, gl.NVMMASharedLayout(0, 8 * words.itemsize, 2))
 
 
 @gluon.jit
 @no_type_check
-def load_words(scales, there, k, words, FORM: gl.constexpr):
-    """Of each row the scales of step k, as one or two numbers of 32 bits; those of columns that are not there are 0."""
-    BYTES: gl.constexpr = FORM.depth // FORM.group * FORM.scale_bytes
-    COUNT: gl.constexpr = BYTES // FORM.word
-    first = _word(scales, there, k * COUNT, words)
-    if BYTES <= 4:
-        for w in gl.static_range(1, COUNT):
-            first |= _word(scales, there, k * COUNT + w, words) << (w * 8 * FORM.word)
-        return first, first
-    else:
-        HALF: gl.constexpr = COUNT // 2
-        second = _word(scales, there, k * COUNT + HALF, words)
-        for w in gl.static_range(1, HALF):
-            first |= _word(scales, there, k * COUNT + w, words) << (w * 8 * FORM.word)
-            second |= _word(scales, there, k * COUNT + HALF + w, words) << (w * 8 * FORM.word)
-        return first, second
+def words_of(boxes, s, SECOND: gl.constexpr, WHO: gl.constexpr, layout: gl.constexpr, FORM: gl.constexpr):
+    """Of each row of a consumer's first or SECOND box the scales of a step, [64, 1], as one or two words of 32 bits."""
+    PLANES: gl.constexpr = FORM.planes
+    NEXT: gl.constexpr = 1 if SECOND else 0
+    place = boxes.index(2 * s + (NEXT if FORM.gated else WHO))
+    AT: gl.constexpr = (WHO if FORM.gated else NEXT) * PLANES * WEIGHT_ROWS
+    first = _word(place, AT, layout)
+    return first, first if PLANES == 1 else _word(place, AT + WEIGHT_ROWS, layout)
 
 
 @gluon.jit
 @no_type_check
-def _word(scales, there, at, words):
-    found = gl.load(scales + at, mask=there & (at < words), other=0).to(gl.int32)
-    BITS: gl.constexpr = scales.dtype.element_ty.primitive_bitwidth
-    return found & ((1 << BITS) - 1) if BITS < 32 else found
+def _word(place, AT: gl.constexpr, layout: gl.constexpr):
+    found = place.slice(AT, WEIGHT_ROWS, dim=1).permute((1, 0)).load(layout).to(gl.int32)
+    return found & 0xFFFF if place.dtype == gl.int16 else found
 
 
 @gluon.jit
@@ -44,10 +54,10 @@ def spread_scales(words, HALF: gl.constexpr, held: gl.constexpr, FORM: gl.conste
     WIDE: gl.constexpr = FORM.weight_depth
     GROUPS: gl.constexpr = WIDE // GROUP if GROUP < WIDE else 1
     FIRST: gl.constexpr = HALF * GROUPS if GROUP <= WIDE else 0
-    found = _scale(words, FIRST, FORM)[:, None]
+    found = _scale(words, FIRST, FORM)
     column = gl.arange(0, WIDE, layout=gl.SliceLayout(0, held))[None, :]
     for g in gl.static_range(1, GROUPS):
-        found = gl.where(column < g * GROUP, found, _scale(words, FIRST + g, FORM)[:, None])
+        found = gl.where(column < g * GROUP, found, _scale(words, FIRST + g, FORM))
     return found
 
 

@@ -64,7 +64,7 @@ def add_products(
         if FORM.one_scale(COLUMNS):
             return sums + part
         else:
-            scale = _number(_grid(stored[1], matrix, row, start, row < ROWS, ROWS, COLUMNS, FORM), FORM)
+            scale = _number(_scale(stored[1], matrix, row, start, 0, row < ROWS, ROWS, COLUMNS, FORM), FORM)
             return sums + part * across(scale, SWAP)
     elif FORM.inside:
         first = _read_back(first, stored, matrix, row, start, there, ROWS, COLUMNS, FORM)
@@ -75,7 +75,7 @@ def add_products(
         return _add(sums, first, second, low, high, FORM, SWAP)
     else:
         part = _add(tl.zeros_like(sums), first, second, low, high, FORM, SWAP)
-        scale = _number(_grid(stored[1], matrix, row, start, row < ROWS, ROWS, COLUMNS, FORM), FORM)
+        scale = _number(_scale(stored[1], matrix, row, start, 0, row < ROWS, ROWS, COLUMNS, FORM), FORM)
         return sums + part * across(scale, SWAP)
 
 
@@ -92,7 +92,7 @@ def values_of(stored, matrix, row, start, ROWS: tl.constexpr, COLUMNS: tl.conste
         if FORM.packed:
             second = _read_back(second, stored, matrix, row, start + FORM.half, there, ROWS, COLUMNS, FORM)
     else:
-        scale = _number(_grid(stored[1], matrix, row, start, row < ROWS, ROWS, COLUMNS, FORM), FORM)[:, None]
+        scale = _number(_scale(stored[1], matrix, row, start, 0, row < ROWS, ROWS, COLUMNS, FORM), FORM)[:, None]
         first, second = first * scale, second * scale
     if FORM.global_scale:
         whole = tl.load(stored[3] + matrix)
@@ -107,7 +107,7 @@ def finish(
 ):
     """The scales that are the same for all columns."""
     if FORM.one_scale(COLUMNS):
-        scale = _number(_grid(stored[1], matrix, row, 0, row < ROWS, ROWS, COLUMNS, FORM), FORM)
+        scale = _number(_scale(stored[1], matrix, row, 0, 0, row < ROWS, ROWS, COLUMNS, FORM), FORM)
         sums = sums * across(scale, SWAP)
     if FORM.global_scale:
         sums = sums * tl.load(stored[3] + matrix)
@@ -157,12 +157,13 @@ def _read_back(
 ):
     """Columns of numbers times the scale of each group."""
     GROUPS: tl.constexpr = FORM.groups
-    column = start + tl.arange(0, GROUPS) * FORM.tile_columns
+    group = tl.arange(0, GROUPS)
+    column = start + group * FORM.tile_columns
     held = there & (column < COLUMNS)[None, :]
     if FORM.zero_point:
         zero = _grid(stored[2], matrix, row[:, None], column[None, :], held, ROWS, COLUMNS, FORM)
         numbers = numbers - _spread(zero.to(numbers.dtype), numbers, GROUPS, FORM)
-    scale = _number(_grid(stored[1], matrix, row[:, None], column[None, :], held, ROWS, COLUMNS, FORM), FORM)
+    scale = _number(_scale(stored[1], matrix, row[:, None], start, group[None, :], held, ROWS, COLUMNS, FORM), FORM)
     if FORM.scale == "float" or numbers.dtype == tl.float16:
         return (numbers.to(tl.float32) * _spread(scale, numbers, GROUPS, FORM)).to(numbers.dtype)
     else:  # exact: numbers of 4 bits or 8 with powers of two, or 2 significant bits with 4
@@ -191,6 +192,31 @@ def _grid(values, matrix, row, column, mask, ROWS: tl.constexpr, COLUMNS: tl.con
     if FORM.tile_columns > 0:
         at += column // FORM.tile_columns
     return tl.load(at, mask=mask, other=0)
+
+
+@triton.jit
+@no_type_check
+def _scale(values, matrix, row, start, group, mask, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FORM: tl.constexpr):
+    """The scales of the codes in `row`, of the columns from `start` on and `group` scales further."""
+    if FORM.planes > 0:
+        return _boxed(values, matrix, row, start, group, mask, ROWS, COLUMNS, FORM)
+    else:
+        return _grid(values, matrix, row, start + group * FORM.tile_columns, mask, ROWS, COLUMNS, FORM)
+
+
+@triton.jit
+@no_type_check
+def _boxed(values, matrix, row, start, group, mask, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FORM: tl.constexpr):
+    """Those that lie by boxes of 64 rows and 128 columns."""
+    BLOCKS: tl.constexpr = (COLUMNS + FORM.block - 1) // FORM.block
+    BOXES: tl.constexpr = (ROWS + 63) // 64
+    PER: tl.constexpr = FORM.block // FORM.tile_columns // FORM.planes
+    BOX: tl.constexpr = 64 * PER * FORM.planes
+    # What is the same for all steps is a sum of its own, which the compiler moves out of the loop.
+    at = values + matrix.to(tl.int64) * (BLOCKS * BOXES * BOX) + (row // 64 * BOX + row % 64 * PER)
+    at += start // FORM.block * (BOXES * BOX)
+    group += start % FORM.block // FORM.tile_columns
+    return tl.load(at + (group if FORM.planes == 1 else group // PER * (64 * PER) + group % PER), mask=mask, other=0)
 
 
 @triton.jit

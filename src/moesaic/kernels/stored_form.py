@@ -19,7 +19,8 @@ class StoredForm:
     `code`: "e4m3", "int8", "int4" or "e2m1", the last two of them two in a byte (`shuffled_nibbles.py`).
     `tile_rows`, `tile_columns`: what shares a scale; 0 for all there are. `scale`: "float", "e8m0" or "e4m3".
     `zero_point`: one beside each scale. `global_scale`: one for a matrix, on top.
-    `small`: no scale in E8M0 is above 2, as far as weights were looked at.
+    `small`: no scale in E8M0 is above 2, as far as weights were looked at. `planes`: words that hold the scales of a
+    row in a block, if scales lie by boxes (`boxed_scales.py`); 0 if they lie in rows.
     """
 
     code: str
@@ -29,6 +30,7 @@ class StoredForm:
     zero_point: bool = False
     global_scale: bool = False
     small: bool = False
+    planes: int = 0
 
     @property
     def block(self) -> int:

@@ -1,0 +1,114 @@
+"""Few rows on Hopper, weights of 4 bits: rows split in two E4M3 numbers as they are spread, two products, a sum."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from moesaic.backends.coded_products import tiles_side_by_side
+from moesaic.backends.device_weights import dense_rows
+from moesaic.backends.stored_products import order_bytes
+from moesaic.backends.stored_weights import StoredWeights
+from moesaic.backends.triton_streamed import contiguous_weights
+from moesaic.batches import GroupedBatch, Routing
+from moesaic.problem import Problem
+from moesaic.quant import INT4, MXFP4, PerGroup, Plain
+
+if TYPE_CHECKING:
+    from moesaic.kernels.row_order import RowOrder
+    from moesaic.kernels.split_rows import SplitRows
+
+TILE_ROWS = 16
+
+ALIGNMENT = 8
+"""Rows of one expert begin at multiples of it."""
+
+GROUPS = (64, 128)
+"""Columns of INT4 that may share a scale: sums of 64 are scaled."""
+
+STEP = 8
+"""TMA copies rows of bfloat16 numbers that begin at multiples of 16 bytes."""
+
+
+def multiplies_split(problem: Problem) -> bool:
+    """Whether these products take the scheme: codes of 4 bits whose scales belong to 32 columns or more."""
+    inputs, sizes = problem.scheme.inputs, (problem.hidden_size, problem.intermediate_size)
+    if problem.dtype != torch.bfloat16 or not isinstance(inputs, Plain) or any(size % STEP for size in sizes):
+        return False
+    match problem.scheme.weights:
+        case MXFP4():
+            return True
+        case INT4(granularity=PerGroup(columns=columns), zero_point=False, scale=torch.bfloat16):
+            return columns in GROUPS
+        case _:
+            return False
+
+
+def split_tokens(hidden_states: Tensor, routing: Routing, prepared: StoredWeights, problem: Problem) -> Tensor:
+    """Tokens `[T, H]`, summed over their slots."""
+    from moesaic.kernels.combine_rows import combine_rows  # noqa: PLC0415
+    from moesaic.kernels.order_rows import order_rows  # noqa: PLC0415
+    from moesaic.kernels.split_product import numbers_beside  # noqa: PLC0415
+    from moesaic.kernels.split_rows import split_rows  # noqa: PLC0415
+
+    x, ids, weights = dense_rows(hidden_states), routing.topk_ids.contiguous(), contiguous_weights(routing)
+    group = tiles_side_by_side(problem, ids.numel())
+    order = order_rows(ids, problem.num_experts, tile_rows=TILE_ROWS, alignment=ALIGNMENT, group=group)
+    num_rows, scaled = order.pairs.shape[0], weights if problem.weight_on_input else None
+    rows = split_rows(x, order.places, scaled, ids.shape[1], num_rows, numbers_beside(prepared.gate_up.stored))
+    results = x.new_empty(num_rows, problem.hidden_size)
+    _multiply(rows, order, prepared, problem, results)
+    output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
+    combine_rows(results, ids, None if problem.weight_on_input else weights, order.places, problem.num_experts, output)
+    return output
+
+
+def split_grouped(batch: GroupedBatch, prepared: StoredWeights, problem: Problem) -> Tensor:
+    """Rows that lie in expert order already, at multiples of 8, in place."""
+    from moesaic.kernels.split_product import numbers_beside  # noqa: PLC0415
+    from moesaic.kernels.split_rows import split_rows  # noqa: PLC0415
+    from moesaic.kernels.tile_map import map_tiles  # noqa: PLC0415
+
+    rows = dense_rows(batch.rows)
+    counts, offsets = batch.counts.contiguous(), batch.offsets.contiguous()
+    group = tiles_side_by_side(problem, rows.shape[0])
+    order = map_tiles(counts, offsets, rows.shape[0], tile_rows=TILE_ROWS, group=group)
+    split = split_rows(rows, None, None, 1, rows.shape[0], numbers_beside(prepared.gate_up.stored))
+    output = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    _multiply(split, order, prepared, problem, output)
+    return output
+
+
+def split_bytes(problem: Problem, num_rows: int) -> int:
+    """The most that one call allocates."""
+    pairs = num_rows * problem.top_k if problem.layout.has_routing else num_rows
+    rows = pairs + (ALIGNMENT - 1) * min(problem.num_experts, pairs) + ALIGNMENT
+    hidden, inner = (-(-size // 128) for size in (problem.hidden_size, problem.intermediate_size))
+    split = rows * (hidden + inner) * (2 * 128 + 4 * 4)
+    plain = problem.dtype.itemsize * problem.hidden_size * (rows + 2 * num_rows)
+    return split + plain + order_bytes(problem, pairs, rows) + 16384
+
+
+def _multiply(rows: SplitRows, order: RowOrder, prepared: StoredWeights, problem: Problem, results: Tensor) -> None:
+    """Both products. The first splits what it stores, and the second begins while it ends."""
+    from moesaic.kernels.hopper_product import announcements  # noqa: PLC0415
+    from moesaic.kernels.split_product import numbers_beside, split_product  # noqa: PLC0415
+    from moesaic.kernels.split_rows import SplitRows  # noqa: PLC0415
+
+    hidden, width, down = problem.hidden_size, problem.intermediate_size, prepared.down
+    inner = SplitRows.empty(results.shape[0], width, numbers_beside(down.stored), results.device)
+    split_product(
+        rows,
+        prepared.gate_up.stored,
+        prepared.gate_up_bias,
+        order,
+        inner,
+        columns=width,
+        counter=1,
+        activation=prepared.expression,
+        announce=True,
+    )
+    after = announcements(width, gated=problem.width != width)
+    split_product(inner, down.stored, prepared.down_bias, order, results, columns=hidden, counter=2, after=after)
