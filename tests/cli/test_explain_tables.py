@@ -31,7 +31,7 @@ def test_why_no_tuned_table_is_used(moesaic, monkeypatch, tmp_path):
     other = write_table(directory, tuned_table(problem=replace(PROBLEM, bias=True), origin=Origin.of(H200)))
     (directory / f"{older.stem}-cut.json").write_text('{"format": 1')
     found = moesaic("explain", *FLAGS, "--machine", "h200")
-    assert "none, so the cost model chooses: no table is of this problem, device and versions" in found.out
+    assert "none, so the cost model chooses: no table is of this problem, device, compiler and kernels" in found.out
     assert f"ignored: {older} is of another triton 3.5.1, not 3.6.0" in found.out
     assert f"ignored: {other} is of another bias True, not False" in found.out
     assert f"ignored: {directory / f'{older.stem}-cut.json'} cannot be read: " in found.out

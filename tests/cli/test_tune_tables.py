@@ -43,8 +43,8 @@ def test_a_file_that_must_not_be_replaced_is_an_error_before_anything_is_measure
     backend = Spoiled()
     tuned(tmp_path, backend, ToldClock(backend), counts=(8,))
     [path] = tmp_path.iterdir()
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
     backend.ran.clear()
-    with pytest.raises(TuningError, match="in the format 2"):
+    with pytest.raises(TuningError, match="in the format 3"):
         tuned(tmp_path, backend, ToldClock(backend), counts=(90,))
     assert backend.ran == []

@@ -9,6 +9,7 @@ import torch
 from moesaic import GroupedContiguous, SwiGLU, SwiGLUStep, known_machine
 from moesaic.errors import MoesaicError, TuningError
 from moesaic.tuning import Entry, Origin, Product, read_table, written
+from moesaic.tuning.fingerprint import fingerprint
 from tests.tuning.examples import ENTRIES, H200, ORIGIN, QWEN3, STREAMED, VECTOR, WGMMA, layer, table
 
 
@@ -111,10 +112,9 @@ def elsewhere(**changes):
 @pytest.mark.parametrize(
     ("origin", "named"),
     [
-        (elsewhere(packages=(("torch", "2.12.0"), ("triton", "3.6.0"))), "torch 2.11.0, not 2.12.0"),
         (elsewhere(packages=(("torch", "2.11.0"), ("triton", "3.6.1"))), "triton 3.6.0, not 3.6.1"),
         (elsewhere(packages=(("torch", "2.11.0"),)), "triton 3.6.0, not not installed"),
-        (dataclasses.replace(ORIGIN, moesaic="9.0"), "moesaic"),
+        (dataclasses.replace(ORIGIN, kernels="0123456789abcdef"), "kernels"),
         (elsewhere(architecture="sm_100"), "device NVIDIA H200 (sm_90"),
         (elsewhere(name="NVIDIA H200 MIG 1g.18gb", processors=16), "16 multiprocessors"),
         (elsewhere(name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 2**30), "80 GiB"),
@@ -137,10 +137,12 @@ def test_every_part_of_the_origin_is_in_the_key(origin, named):
         elsewhere(memory_bytes=round(H200.memory_bytes * 0.96)),
         elsewhere(memory_bytes=round(H200.memory_bytes * 1.04)),
         elsewhere(packages=(("torch", "2.11.0+cu126"), ("triton", "3.6.0+git1"), ("numba", "1.0"))),
+        elsewhere(packages=(("torch", "2.12.0"), ("triton", "3.6.0"))),
+        dataclasses.replace(ORIGIN, moesaic="9.0"),
     ],
     ids=str,
 )
-def test_the_same_gpu_by_another_name_and_another_build_of_one_version(origin):
+def test_the_same_gpu_and_kernels_under_other_names_and_versions(origin):
     assert list(table().differences("hopper_grouped", QWEN3, origin)) == []
 
 
@@ -148,10 +150,11 @@ def test_an_origin_is_of_the_machine_and_of_the_moesaic_that_runs():
     from importlib import metadata  # noqa: PLC0415
 
     origin = Origin.of(known_machine("a100"))
-    assert (origin.device, origin.torch, origin.moesaic) == (
+    assert (origin.device, origin.torch, origin.moesaic, origin.kernels) == (
         "NVIDIA A100-SXM4-80GB",
         "2.13.0",
         metadata.version("moesaic"),
+        fingerprint(),
     )
 
 
@@ -168,7 +171,7 @@ def document(**changes):
         *("", "{", "[]", "7", "null", '"text"', "{}", "\x00"),
         "[" * 100_000,
         written(table())[:-40],
-        document(format=2),
+        document(format=1),
         document(backend=None),
         document(problem="Problem()"),
         document(problem="__import__('os').system('true')"),

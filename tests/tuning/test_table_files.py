@@ -1,7 +1,10 @@
 """Files of tables: found or ignored with the reason, written whole or not at all, never over another's."""
 
 import dataclasses
+import fcntl
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -10,8 +13,11 @@ import pytest
 from moesaic.errors import TuningError
 from moesaic.machine import user_cache
 from moesaic.tuning import Entry, Product, TableFiles, read_table, write_table, written
+from moesaic.tuning.fingerprint import fingerprint
 from moesaic.tuning.table_files import SHIPPED, file_of, user_tables
 from tests.tuning.examples import ORIGIN, QWEN3, STREAMED, VECTOR, layer, table
+
+ROOT = Path(__file__).parents[2]
 
 
 def found(*directories, problem=QWEN3, backend="hopper_grouped", origin=ORIGIN):
@@ -35,6 +41,7 @@ def test_nothing_is_there():
     [
         ({"problem": layer("qwen3_30b", bias=True)}, "is of another bias False, not True"),
         ({"origin": dataclasses.replace(ORIGIN, triton="3.7.0")}, "is of another triton 3.6.0, not 3.7.0"),
+        ({"origin": dataclasses.replace(ORIGIN, kernels="0123456789abcdef")}, "is of another kernels "),
         ({"origin": dataclasses.replace(ORIGIN, processors=16)}, "is of another device NVIDIA H200"),
     ],
     ids=str,
@@ -59,6 +66,7 @@ def test_tables_of_other_sizes_and_backends_are_not_even_looked_at(tmp_path):
     "others",
     [
         {"origin": dataclasses.replace(ORIGIN, torch="2.12.0")},
+        {"origin": dataclasses.replace(ORIGIN, kernels="0123456789abcdef")},
         {"origin": dataclasses.replace(ORIGIN, device="NVIDIA H200 NVL")},
         {"problem": layer("qwen3_30b", bias=True)},
         {"backend": "triton_grouped"},
@@ -136,7 +144,7 @@ DAMAGED = {
     "empty": lambda path: path.write_text(""),
     "cut": lambda path: path.write_bytes(path.read_bytes()[:200]),
     "binary": lambda path: path.write_bytes(b"\xff\xfe\x00"),
-    "another kind of format": lambda path: path.write_text(path.read_text().replace('"format": 1', '"format": "1"')),
+    "another kind of format": lambda path: path.write_text(path.read_text().replace('"format": 2', '"format": "2"')),
     "no object": lambda path: path.write_text("[2]"),
     "code": lambda path: path.write_text(path.read_text().replace("Problem(", "open(")),
     "directory": lambda path: (path.unlink(), path.mkdir()),
@@ -165,9 +173,9 @@ NEW = (Entry(4, VECTOR, 1.0, 2.0),)
 
 def test_a_table_in_the_format_of_another_moesaic_is_never_overwritten(tmp_path):
     path = write_table(tmp_path, table())
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
     before = path.read_bytes()
-    with pytest.raises(TuningError, match=r"-E128-.*json is a table in the format 2, .* writes 1: move it away"):
+    with pytest.raises(TuningError, match=r"-E128-.*json is a table in the format 3, .* writes 2: move it away"):
         write_table(tmp_path, table(entries=NEW))
     assert (path.read_bytes(), list(tmp_path.iterdir())) == (before, [path])
 
@@ -175,12 +183,12 @@ def test_a_table_in_the_format_of_another_moesaic_is_never_overwritten(tmp_path)
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        (table(origin=dataclasses.replace(ORIGIN, torch="9.9")), "another torch 9.9, not 2.11.0: move it away"),
+        (table(origin=dataclasses.replace(ORIGIN, triton="9.9")), "another triton 9.9, not 3.6.0: move it away"),
         (table(origin=dataclasses.replace(ORIGIN, device="NVIDIA H200 NVL")), "another device of the same kind"),
         (table(backend="triton_grouped"), "another backend triton_grouped"),
         (table(problem=layer("qwen3_30b", bias=True)), "another bias True, not False"),
     ],
-    ids=["torch", "device", "backend", "problem"],
+    ids=["triton", "device", "backend", "problem"],
 )
 def test_a_table_of_something_else_under_this_ones_name_is_never_overwritten(tmp_path, other, named):
     """As after a file was renamed by hand."""
@@ -246,6 +254,38 @@ def test_readers_beside_several_writers_always_see_a_whole_table(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_of_writers_at_one_moment_none_loses_the_others_entries(tmp_path):
+    """Each in a process of its own, and in several threads."""
+    program = """
+import sys, threading
+from pathlib import Path
+from moesaic.tuning import Entry, write_table
+from tests.tuning.examples import STREAMED, table
+def write(number):
+    write_table(Path(sys.argv[1]), table(entries=(Entry(number, STREAMED, 1.0, 2.0),)))
+threads = [threading.Thread(target=write, args=(int(sys.argv[2]) + n,)) for n in range(20)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    begun = [
+        subprocess.Popen([sys.executable, "-c", program, str(tmp_path), str(first)], env=environment)  # noqa: S603
+        for first in (100, 200, 300)
+    ]
+    assert [process.wait() for process in begun] == [0, 0, 0]
+    [path] = tmp_path.iterdir()
+    rows = [entry.rows for entry in read_table(path.read_text()).entries]
+    assert rows == [first + n for first in (100, 200, 300) for n in range(20)]
+
+
+def test_a_file_system_without_locks_is_written_all_the_same(tmp_path, monkeypatch):
+    def unsupported(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    assert read_table(write_table(tmp_path, table()).read_text()) == table()
+
+
 def test_a_file_is_named_after_all_that_it_is_of():
     names = {
         file_of(each)
@@ -281,4 +321,5 @@ def test_what_is_shipped_is_whole_and_rightly_named():
         read = read_table(path.read_text(encoding="utf-8"))
         assert path.name == file_of(read)
         assert read.entries
+        assert read.origin.kernels == fingerprint(), "the kernels have changed since: measure it again, or remove it"
         assert written(read) == path.read_text(encoding="utf-8")

@@ -56,12 +56,12 @@ def _extent(table: Table) -> str:
     counted = "tokens" if table.problem.layout.has_routing else "rows"
     extent = f"{len(rows)} sizes, {rows[0]} to {rows[-1]} {counted}" if rows else "no sizes yet"
     origin = table.origin
-    versions = f"torch {origin.torch}, triton {origin.triton}, moesaic {origin.moesaic}"
+    versions = f"torch {origin.torch}, triton {origin.triton}, moesaic {origin.moesaic} (kernels {origin.kernels})"
     return f"{extent}, measured on {origin.device}, {versions}"
 
 
 def _why_none(found: Found, tuned: Tuned) -> str:
     if found.ignored:
-        return "no table is of this problem, device and versions"
+        return "no table is of this problem, device, compiler and kernels"
     where = tuned.directory if tuned.directory is not None else user_tables()
     return f"there is no table of these sizes in {where}, and none comes with the package"

@@ -1,4 +1,4 @@
-"""Origin: where a table was measured, which says nothing about another device, compiler or version of the kernels."""
+"""Origin: where a table was measured, which says nothing about another device, another compiler or other kernels."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import final
 from moesaic.checks import instance, whole_number
 from moesaic.errors import TuningError
 from moesaic.machine import Machine
+from moesaic.tuning.fingerprint import fingerprint
 
 SAME_MEMORY = 0.05
 """Share by which the memory of two devices of a kind differs: drivers keep some, and ECC does."""
@@ -19,11 +20,12 @@ SAME_MEMORY = 0.05
 @final
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """A device, and the versions of what computed on it.
+    """A device, the compiler, and the `kernels` that it compiled (`fingerprint.py`): these decide.
 
     Names of one GPU differ ("NVIDIA H200", "NVIDIA H200 NVL"), so `device` is for people; `architecture`, `processors`
-    and `memory_bytes` decide. A MIG slice has fewer processors and is another device. Versions are public ones,
-    without what stands behind a `+`.
+    and `memory_bytes` decide. A MIG slice has fewer processors and is another device. `torch` and `moesaic` are for
+    people, too: what is timed is a graph of kernels, none of which torch compiles. Versions are public ones, without
+    what stands behind a `+`.
     """
 
     device: str
@@ -32,10 +34,11 @@ class Origin:
     memory_bytes: int
     torch: str
     triton: str
+    kernels: str
     moesaic: str
 
     def __post_init__(self) -> None:
-        for name in ("device", "architecture", "torch", "triton", "moesaic"):
+        for name in ("device", "architecture", "torch", "triton", "kernels", "moesaic"):
             instance("Origin", name, getattr(self, name), str, TuningError, example='"2.11.0"')
         for name in ("processors", "memory_bytes"):
             whole_number("Origin", name, getattr(self, name), TuningError)
@@ -51,6 +54,7 @@ class Origin:
             memory_bytes=machine.memory_bytes,
             torch=versions.get("torch", "not installed"),
             triton=versions.get("triton", "not installed"),
+            kernels=fingerprint(),
             moesaic=_own_version(),
         )
 
@@ -59,7 +63,7 @@ class Origin:
         mine, theirs = self._kind(), wanted._kind()
         if mine != theirs or abs(self.memory_bytes / wanted.memory_bytes - 1) > SAME_MEMORY:
             yield f"device {self._hardware()}, not {wanted._hardware()}"
-        for name in ("torch", "triton", "moesaic"):
+        for name in ("triton", "kernels"):
             if getattr(self, name) != getattr(wanted, name):
                 yield f"{name} {getattr(self, name)}, not {getattr(wanted, name)}"
 

@@ -13,6 +13,7 @@ from typing import final
 from moesaic.errors import MoesaicError, TuningError
 from moesaic.machine import user_cache
 from moesaic.problem import Problem
+from moesaic.tuning.directory_lock import alone
 from moesaic.tuning.origin import Origin
 from moesaic.tuning.table import Table
 from moesaic.tuning.table_text import FORMAT, format_of, read_table, written
@@ -102,22 +103,23 @@ def file_of(table: Table) -> str:
 def write_table(directory: Path, table: Table) -> Path:
     """Write `table`, entries that are there for other numbers of rows kept; other tables are never touched.
 
-    The file appears whole or not at all, under its name only when it is on the disk: two writers at a time leave one's
-    table or the other's. Returns the file. Raises OSError where nothing can be written, or what is there cannot be
-    read; TuningError where what is there is a table, but no such one (`kept`).
+    The file appears whole or not at all, under its name only when it is on the disk. Of two writers at a time the
+    second waits, and keeps what the first wrote. Returns the file. Raises OSError where nothing can be written, or what
+    is there cannot be read; TuningError where what is there is a table, but no such one (`kept`).
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / file_of(table)
     beside = directory / f".{path.stem}-{secrets.token_hex(8)}.unfinished"
-    text = written(kept(directory, table))
-    try:
-        with beside.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)  # noqa: PTH105 - the name says that a file there is replaced, at once
-    finally:
-        beside.unlink(missing_ok=True)
+    with alone(directory):
+        text = written(kept(directory, table))
+        try:
+            with beside.open("x", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, path)  # noqa: PTH105 - the name says that a file there is replaced, at once
+        finally:
+            beside.unlink(missing_ok=True)
     return path
 
 

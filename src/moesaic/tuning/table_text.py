@@ -14,7 +14,7 @@ from moesaic.tuning.origin import Origin
 from moesaic.tuning.table import Entry, Table
 from moesaic.vocabulary import VOCABULARY
 
-FORMAT = 1
+FORMAT = 2
 """Of the written form; another number is not read."""
 
 Value = TypeVar("Value")

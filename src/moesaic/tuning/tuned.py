@@ -21,8 +21,8 @@ from moesaic.tuning.table_files import Found, TableFiles
 class Tuned(Choosing):
     """The tables in `directory`, by default the user's, and the shipped ones; looked up once, when a layer is bound.
 
-    `directory` may begin with `~`. A table serves only if it is of this backend, problem, device, torch, triton and
-    moesaic. Any other is ignored, and `moesaic explain` says why.
+    `directory` may begin with `~`. A table serves only if it is of this backend, problem, device, triton and kernels.
+    Any other is ignored, and `moesaic explain` says why.
     """
 
     directory: str | None = None
