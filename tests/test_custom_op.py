@@ -13,20 +13,35 @@ import torch
 import moesaic
 from moesaic import ExpertWeights, Problem, Reference, SwiGLU, bind
 from tests.compiled_layer import CHECKS
+from tests.compiled_on_cuda import COUNTS, LIMIT, MODES
+
+
+def program(*arguments, limit=None):
+    """What a program in this directory prints, in a process of its own."""
+    places = (Path(moesaic.__file__).parents[1], Path(__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=limit)  # noqa: S603
 
 
 @pytest.fixture(scope="module")
 def compiled():
     """The program's output: the names of the checks that held, and why the others did not."""
-    places = (Path(moesaic.__file__).parents[1], Path(__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
-    command = [sys.executable, "-m", "tests.compiled_layer"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
+    return program("tests.compiled_layer")
 
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_compiled(compiled, check):
     assert check in compiled.stdout.splitlines(), compiled.stderr[-4000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", MODES)
+def test_on_a_gpu_a_compiled_layer_gives_the_eager_bits_of_each_routing(mode):
+    done = program("tests.compiled_on_cuda", mode, limit=LIMIT + 30)
+    assert done.returncode == 0, done.stderr[-4000:]
+    held = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in held[: len(COUNTS)]] == [f"{mode}, {tokens} tokens" for tokens in COUNTS]
 
 
 def test_a_bound_layer_is_neither_copied_nor_written_with_a_graph():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -24,16 +26,24 @@ def compute_tokens(hidden_states: Tensor, routing: Routing, prepared: ChosenWeig
         return torch.zeros_like(hidden_states, memory_format=torch.contiguous_format)
     # With fewer slots than K it is chosen as for so many fewer tokens: pairs are what counts.
     num_rows = num_tokens if slots == problem.top_k else -(-num_tokens * slots // problem.top_k)
-    launch = prepared.launch(num_rows)
+    inputs = (hidden_states, routing.topk_ids, routing.topk_weights)
     try:
-        if isinstance(launch, Product):
-            return product_tokens(hidden_states, routing, prepared.weights, problem, launch)
-        if isinstance(launch, tuple):
-            return vector_tokens(hidden_states, routing, prepared.weights, problem, launch)
-        return streamed_tokens(hidden_states, routing, prepared.weights, problem, launch)
+        compute = partial(_tokens, hidden_states, routing, prepared, problem, num_rows)
+        return prepared.replays.run(inputs, compute, lambda: prepared.weights.tensors)
     except launch_faults() as fault:
         raise_if_launching(fault, prepared.chooser(num_rows), problem, hidden_states.device)
         raise
+
+
+def _tokens(
+    hidden_states: Tensor, routing: Routing, prepared: ChosenWeights, problem: Problem, num_rows: int
+) -> Tensor:
+    launch = prepared.launch(num_rows)
+    if isinstance(launch, Product):
+        return product_tokens(hidden_states, routing, prepared.weights, problem, launch)
+    if isinstance(launch, tuple):
+        return vector_tokens(hidden_states, routing, prepared.weights, problem, launch)
+    return streamed_tokens(hidden_states, routing, prepared.weights, problem, launch)
 
 
 def compute_rows(batch: GroupedBatch | BatchedBatch, prepared: ChosenWeights, problem: Problem) -> Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from moesaic.backends.device_weights import DeviceWeights
+from moesaic.backends.replays import Replays
 from moesaic.backends.triton_tilings import Launch, launch_of
 from moesaic.tuning.choosing import Chooser
 
@@ -20,6 +21,8 @@ class ChosenWeights:
 
     weights: DeviceWeights
     chooser: Chooser
+    replays: Replays = field(default_factory=Replays, init=False, repr=False)
+    """Calls on tokens that were made before."""
     _known: dict[int, Launch] = field(default_factory=dict[int, Launch], init=False, repr=False)
 
     def launch(self, num_rows: int) -> Launch:

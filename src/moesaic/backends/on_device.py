@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any, TypeVar, cast
 
 import torch
@@ -30,10 +29,10 @@ def on_device(run: Run) -> Run:
         elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
         if not elsewhere and not torch.is_grad_enabled():
             return run(self, batch, prepared, problem)
-        with ExitStack() as contexts:
-            contexts.enter_context(torch.no_grad())
-            if elsewhere:
-                contexts.enter_context(torch.cuda.device(device))
+        if not elsewhere:
+            with torch.no_grad():
+                return run(self, batch, prepared, problem)
+        with torch.no_grad(), torch.cuda.device(device):
             return run(self, batch, prepared, problem)
 
     return cast("Run", entered)

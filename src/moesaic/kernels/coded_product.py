@@ -17,6 +17,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from moesaic.kernels.activation_expressions import Expression
 from moesaic.kernels.coded_scales import Scales
+from moesaic.kernels.direct_launch import DirectLaunch
 from moesaic.kernels.hopper_codes import multiply_codes
 from moesaic.kernels.hopper_form import BOX, DEPTH, ROWS, SPARE, TILE_ROWS, WEIGHT_ROWS, Pipeline, ProductForm
 from moesaic.kernels.hopper_launch import descriptor, launch
@@ -105,6 +106,7 @@ def _beside(scales: Tensor) -> Any:
     return TensorDescriptor.from_tensor(scales, [1, ROWS], gl.NVMMASharedLayout(0, 32, 2))
 
 
+@DirectLaunch
 @gluon.jit
 @no_type_check
 def _coded_product(

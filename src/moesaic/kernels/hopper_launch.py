@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -23,7 +24,18 @@ _KINDS = {
 
 def descriptor(values: Tensor, box: list[int]) -> Any:
     """Of `values`, for TMA to copy boxes of."""
-    return TensorDescriptor.from_tensor(values, box, gl.NVMMASharedLayout.get_default_for(box, _KINDS[values.dtype]))
+    return TensorDescriptor.from_tensor(values, box, _layout((*box,), values.dtype))
+
+
+@functools.cache
+def _layout(box: tuple[int, ...], dtype: torch.dtype) -> Any:
+    """Of a box in shared memory; it takes 6 us to derive."""
+    return gl.NVMMASharedLayout.get_default_for([*box], _KINDS[dtype])
+
+
+@functools.cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def launch(
@@ -37,9 +49,8 @@ def launch(
     form: ProductForm,
 ) -> None:
     """Launch `kernel` on its own `operands` and what all of them take; `shape`: rows and columns of a matrix."""
-    processors = torch.cuda.get_device_properties(order.tiles.device).multi_processor_count
     registers = {"maxnreg": form.launched_registers} if form.launched_registers else {}
-    kernel[(processors * form.programs,)](
+    kernel[(_processors(order.tiles.device) * form.programs,)](
         *operands,
         (order.tiles, order.max_tiles, order.control, *shape),
         activation.constants if activation is not None else (),

@@ -23,6 +23,7 @@ from triton.experimental.gluon import language as gl
 from typing_extensions import override
 
 from moesaic.kernels.activation_expressions import Expression
+from moesaic.kernels.direct_launch import DirectLaunch
 from moesaic.kernels.hopper_form import (
     BLOCK_DEPTH,
     BOX,
@@ -114,6 +115,7 @@ def announcements(columns: int, *, gated: bool) -> int:
     return 2 * -(-columns // per_tile)
 
 
+@DirectLaunch
 @gluon.jit
 @no_type_check
 def _hopper_product(

@@ -42,14 +42,12 @@ class RowOrder:
     @classmethod
     def empty(cls, num_rows: int, num_pairs: int, max_tiles: int, tile_rows: int, device: torch.device) -> RowOrder:
         """Memory for an order of `num_rows` rows; one allocation."""
-        sizes = (num_rows, num_pairs, TILE_FIELDS * max_tiles, HEADER + max_tiles)
-        memory = torch.empty(sum(-(-size // 4) * 4 for size in sizes), dtype=torch.int32, device=device)
-        pieces: list[Tensor] = []
-        start = 0
-        for size in sizes:
-            pieces.append(memory[start : start + size])
-            start += -(-size // 4) * 4  # every piece begins at a multiple of 16 bytes
-        return cls(pieces[0], pieces[1], pieces[2].view(TILE_FIELDS, max_tiles), pieces[3], tile_rows)
+        tiles, flags = TILE_FIELDS * max_tiles, HEADER + max_tiles
+        # Every piece begins at a multiple of 16 bytes: behind each of them are up to three slots that nobody reads.
+        sizes = (num_rows, -num_rows % 4, num_pairs, -num_pairs % 4, tiles, -tiles % 4, flags)
+        memory = torch.empty(sum(sizes), dtype=torch.int32, device=device)
+        pairs, _, places, _, entries, _, control = memory.split_with_sizes(sizes)
+        return cls(pairs, places, entries.view(TILE_FIELDS, max_tiles), control, tile_rows)
 
 
 def most_tiles(num_pairs: int, num_experts: int, tile_rows: int) -> int:

@@ -1,0 +1,242 @@
+"""A call that is launched again: on the addresses of its own tensors, and only where nothing else would happen."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from triton import knobs
+
+from moesaic import Problem, Routing, SiTU, SwiGLU
+from moesaic.backends import by_size, replays, triton_streamed
+from moesaic.backends.chosen_weights import ChosenWeights
+from moesaic.backends.device_weights import DeviceWeights
+from moesaic.backends.replays import ATTEMPTS, Replays, kind_of
+from moesaic.errors import LaunchError
+from moesaic.kernels.launch_recording import recorded_calls
+from moesaic.kernels.replayed_launches import Replay
+from moesaic.tuning import Always, Product, Streamed, Task, Vector
+from moesaic.tuning.choices import FORMS
+from tests.backends import example
+from tests.backends.launch_fakes import Fake, faked, same_launches
+from tests.tuning.examples import H200
+
+VECTOR = Vector((2, 64, 1, 4), (8, 64, 3, 4))
+CHOICES = {
+    "vector": VECTOR,
+    "streamed": Streamed(16, 0, (16, 128, 3), (32, 128, 3), warps=2, swap=False, tma=False),
+    "streamed by TMA": Streamed(32, 16, (64, 64, 4), (128, 64, 4), warps=4, swap=True, tma=True),
+    "products, gathered": Product(gather=True),
+    "products, copied": Product(gather=False),
+}
+PROBLEMS = {
+    "plain": {},
+    "biased": {"bias": True},
+    "scaled": {"weight_on_input": True},
+    "per expert": {"activation": SwiGLU(limit=(7.0, 1.0, 2.0, 3.0, 4.0))},
+    "not swiglu": {"activation": SiTU()},
+}
+
+
+def layer(choice, **changes):
+    """(problem, prepared weights) of a layer that computes by `choice`; its replays are of calls on a CPU."""
+    problem = Problem(**{**SIZES, "activation": SwiGLU(), "dtype": torch.bfloat16, **changes})
+    task = Task("hopper_grouped", FORMS, problem, H200)
+    prepared = ChosenWeights(DeviceWeights.of(example.weights(problem), problem), Always(choice).chooser(task))
+    object.__setattr__(prepared, "replays", Replays("cpu"))
+    return problem, prepared
+
+
+SIZES = {"num_experts": 5, "top_k": 3, "hidden_size": 128, "intermediate_size": 64}
+
+
+def tokens(problem, count, seed=0):
+    """Hidden states and a routing that nobody else has."""
+    return example.rows(problem, count, seed), example.routing(problem, count, seed)
+
+
+@pytest.mark.parametrize("changes", PROBLEMS.values(), ids=PROBLEMS)
+@pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
+@pytest.mark.parametrize("count", [1, 33, 1500])
+def test_a_replay_launches_what_the_call_itself_does(monkeypatch, choice, changes, count):
+    """33 tokens are ordered in one launch, 1500 in three."""
+    noted, through = faked(monkeypatch)
+    problem, prepared = layer(choice, **changes)
+    for seed in range(2):
+        by_size.compute_tokens(*tokens(problem, count, seed), prepared, problem)
+    assert isinstance(prepared.replays._known[count, 3], Replay)
+    same_weights = ChosenWeights(prepared.weights, prepared.chooser)
+    object.__setattr__(same_weights, "replays", Replays("nowhere"))
+    compiled = len(through)
+    for seed in (5, 6):
+        hidden, routing = tokens(problem, count, seed)
+        noted.clear()
+        got = by_size.compute_tokens(hidden, routing, prepared, problem)
+        replayed = noted[:]
+        noted.clear()
+        expected = by_size.compute_tokens(hidden, routing, same_weights, problem)
+        inputs = (hidden, routing.topk_ids, routing.topk_weights)
+        assert len(replayed) >= 2
+        same_launches(replayed, noted, inputs, prepared.weights.tensors, (got, expected))
+        assert (got.shape, got.dtype, got.is_contiguous()) == (hidden.shape, hidden.dtype, True)
+        assert all(stream == 7 for _, _, stream, _ in replayed)
+    assert len(through) == compiled
+
+
+def test_every_number_of_tokens_and_slots_has_a_replay_of_its_own(monkeypatch):
+    noted, _ = faked(monkeypatch)
+    problem, prepared = layer(VECTOR)
+    for count in (1, 2, 1, 2, 1, 2):
+        by_size.compute_tokens(*tokens(problem, count), prepared, problem)
+    hidden, routing = tokens(problem, 2)
+    fewer = Routing(routing.topk_ids[:, :1].contiguous(), routing.topk_weights[:, :1].contiguous())
+    for _ in range(3):
+        by_size.compute_tokens(hidden, fewer, prepared, problem)
+    assert set(prepared.replays._known) == {(1, 3), (2, 3), (2, 1)}
+    assert {launch[1] for launch in noted if launch[0] == "_vector_down"} == {(1, 16, 1), (2, 16, 1)}
+
+
+def differing(problem, how):
+    """Inputs of which a call is another: copied, converted, or for a kernel that was compiled for any address."""
+    hidden, routing = tokens(problem, 4)
+    match how:
+        case "strided rows":
+            return torch.cat([hidden, hidden], 1)[:, : problem.hidden_size], routing
+        case "moved rows":
+            return torch.cat([hidden.flatten()[:1], hidden.flatten()])[1:].view_as(hidden), routing
+        case "strided ids":
+            return hidden, Routing(routing.topk_ids.t().contiguous().t(), routing.topk_weights)
+        case "strided weights":
+            return hidden, Routing(routing.topk_ids, routing.topk_weights.t().contiguous().t())
+        case "moved weights":
+            return hidden, Routing(
+                routing.topk_ids, torch.cat([torch.ones(1), routing.topk_weights.flatten()])[1:].view(4, 3)
+            )
+        case _:
+            return hidden, Routing(routing.topk_ids, routing.topk_weights.double())
+
+
+@pytest.mark.parametrize(
+    "how", ["strided rows", "moved rows", "strided ids", "strided weights", "moved weights", "weights in float64"]
+)
+def test_inputs_of_another_kind_are_computed_as_ever(monkeypatch, how):
+    noted, _ = faked(monkeypatch)
+    problem, prepared = layer(VECTOR)
+    for _ in range(3):
+        by_size.compute_tokens(*tokens(problem, 4), prepared, problem)
+    hidden, routing = differing(problem, how)
+    assert kind_of((hidden, routing.topk_ids, routing.topk_weights)) is None
+    for _ in range(2):
+        noted.clear()
+        by_size.compute_tokens(hidden, routing, prepared, problem)
+    given = noted[0][3]
+    assert all(isinstance(argument, torch.Tensor) for argument in (given[0], *given[4:7]))
+    assert set(prepared.replays._known) == {(4, 3)}
+
+
+def test_a_hook_around_launches_is_told_of_all_of_them(monkeypatch):
+    noted, _ = faked(monkeypatch)
+    problem, prepared = layer(VECTOR)
+    for _ in range(3):
+        by_size.compute_tokens(*tokens(problem, 4), prepared, problem)
+    chain = knobs.HookChain()
+    chain.add(print)
+    monkeypatch.setattr(knobs.runtime, "launch_enter_hook", chain)
+    noted.clear()
+    by_size.compute_tokens(*tokens(problem, 4), prepared, problem)
+    assert [launch[2] for launch in noted] == ["watched", "watched"]
+
+
+@pytest.mark.parametrize("more", [torch.zeros_like, torch.clone, lambda x: x + 1, lambda x: x.double()], ids=range(4))
+def test_a_call_in_which_anything_else_happens_is_never_replayed(monkeypatch, more):
+    noted, _ = faked(monkeypatch)
+    problem, prepared = layer(VECTOR)
+    vector = triton_streamed.vector_tokens
+    monkeypatch.setattr(by_size, "vector_tokens", lambda x, *rest: (more(x), vector(x, *rest))[1])
+    for _ in range(ATTEMPTS + 3):
+        noted.clear()
+        by_size.compute_tokens(*tokens(problem, 4), prepared, problem)
+        assert all(isinstance(launch[3][0], torch.Tensor) for launch in noted)
+    assert prepared.replays._known == {(4, 3): ATTEMPTS}
+
+
+def test_a_tensor_from_elsewhere_is_never_replayed(monkeypatch):
+    """The memory of another call: nobody knows where it will be."""
+    faked(monkeypatch)
+    problem, prepared = layer(VECTOR)
+    vector, other = triton_streamed.vector_tokens, torch.ones(4, 3)
+
+    def elsewhere(x, routing, *rest):
+        return vector(x, Routing(routing.topk_ids, other), *rest)
+
+    monkeypatch.setattr(by_size, "vector_tokens", elsewhere)
+    for _ in range(ATTEMPTS + 1):
+        by_size.compute_tokens(*tokens(problem, 4), prepared, problem)
+    assert prepared.replays._known == {(4, 3): ATTEMPTS}
+
+
+def test_inputs_that_lie_in_one_another_are_never_recorded(monkeypatch):
+    faked(monkeypatch)
+    problem, prepared = layer(VECTOR)
+    hidden, routing = tokens(problem, 4)
+    ids = routing.topk_weights.view(torch.int32)
+    for _ in range(ATTEMPTS + 1):
+        by_size.compute_tokens(hidden, Routing(ids, routing.topk_weights), prepared, problem)
+    assert prepared.replays._known == {(4, 3): ATTEMPTS}
+
+
+def test_only_so_many_kinds_are_kept(monkeypatch):
+    faked(monkeypatch)
+    monkeypatch.setattr(replays, "MOST", 2)
+    problem, prepared = layer(VECTOR)
+    for count in (1, 2, 1, 2, 1, 2):
+        by_size.compute_tokens(*tokens(problem, count), prepared, problem)
+    assert [value.__class__ for value in prepared.replays._known.values()] == [Replay, Replay]
+    by_size.compute_tokens(*tokens(problem, 3), prepared, problem)
+    assert prepared.replays._known == {(3, 3): 1}
+
+
+def test_a_number_of_tokens_that_comes_once_is_not_recorded(monkeypatch):
+    faked(monkeypatch)
+    problem, prepared = layer(VECTOR)
+    for count in (1, 2, 3):
+        by_size.compute_tokens(*tokens(problem, count), prepared, problem)
+    assert prepared.replays._known == {(1, 3): 1, (2, 3): 1, (3, 3): 1}
+
+
+def test_a_launch_that_fails_in_a_replay_has_all_its_names(monkeypatch):
+    faked(monkeypatch)
+    problem, prepared = layer(VECTOR)
+    failing = []
+
+    def run(self, *_):
+        if failing and self.name == "_vector_down":
+            raise RuntimeError("Triton Error [CUDA]: invalid argument")
+
+    monkeypatch.setattr(Fake, "run", run)
+    for _ in range(3):
+        by_size.compute_tokens(*tokens(problem, 4), prepared, problem)
+    failing.append(True)
+    with pytest.raises(LaunchError) as raised:
+        by_size.compute_tokens(*tokens(problem, 4), prepared, problem)
+    for part in (
+        "kernel moesaic.kernels.vector_experts._vector_down",
+        repr(VECTOR),
+        repr(problem),
+        "COLUMNS=8, BLOCK=64",
+    ):
+        assert part in str(raised.value)
+    failing.clear()
+    by_size.compute_tokens(*tokens(problem, 4), prepared, problem)
+
+
+def test_recording_ends_with_the_call_also_where_it_raises(monkeypatch):
+    faked(monkeypatch)
+    problem, prepared = layer(VECTOR)
+    with pytest.raises(ZeroDivisionError), recorded_calls():
+        raise ZeroDivisionError
+    with recorded_calls() as calls:
+        x = torch.empty(4).view(2, 2)[1]
+    assert (calls.other, len(calls.allocated)) == ("", 1)
+    by_size.compute_tokens(*tokens(problem, 4), prepared, problem)
+    assert (x.shape, calls.launches) == ((2,), [])
