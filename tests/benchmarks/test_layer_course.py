@@ -82,6 +82,21 @@ def test_a_peer_that_is_wrong_is_timed_and_marked_and_never_the_best():
     json.dumps(list(rows.values()), allow_nan=False)
 
 
+@pytest.mark.parametrize("is_own", [False, True])
+def test_what_is_timed_is_judged_too(is_own):
+    calls = []
+
+    def lazy(batch, weights):
+        calls.append(None)
+        return right(batch, weights) * (1 if len(calls) <= 2 else 0.5)  # as a graph that computes less than its calls
+
+    own, peers = (Puppet("main", is_own=True),), (Puppet("lazy", lazy),)
+    found = course(Puppets((Puppet("lazy", lazy, is_own=True),) if is_own else own, () if is_own else peers))
+    row = next(row for row in of(entries(found, cells(9)), "rows") if row["impl"] == "lazy")
+    assert row["wrong"] == "the error of what was timed is 0.5"
+    assert found.faults == (["tiny bf16 T=9: lazy is wrong: the error of what was timed is 0.5"] if is_own else [])
+
+
 def test_moesaic_has_to_be_right_twice_with_the_same_bits():
     calls = []
 
