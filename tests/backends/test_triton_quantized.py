@@ -1,5 +1,6 @@
 """TritonQuantized without a GPU: what it declines, gives back, and when it reads weights back."""
 
+import math
 from dataclasses import replace
 from unittest import mock
 
@@ -109,6 +110,7 @@ def called(backend, problem, tokens, capability):
         "expanded_tokens": torch.ones(1),
         "coded_tokens": torch.ones(2),
         "nibble_tokens": torch.ones(3),
+        "split_tokens": torch.ones(4),
     }
     with (
         mock.patch.object(torch.cuda, "get_device_capability", return_value=capability),
@@ -164,26 +166,79 @@ def test_fp8_on_both_sides_is_multiplied_as_codes(scheme):
     assert called(TritonQuantized(coded_rows=0), problem, 2, (9, 0)) == "coded_tokens"
 
 
+def tokens_for(problem, mean):
+    """The fewest tokens, at least one, that are so many rows an expert."""
+    return max(1, math.ceil(mean * problem.num_experts / problem.top_k))
+
+
 @pytest.mark.parametrize(
-    ("scheme", "least"),
+    ("scheme", "splits"),
     [
-        (Scheme(MXFP4(), Plain()), 2),
-        (MXFP4_MXFP8, 2),
-        (Scheme(NVFP4(), Plain()), 1),
-        (Scheme(INT4(PerGroup(32), scale=torch.bfloat16), Plain()), 4),
-        (Scheme(INT4(PerGroup(128), scale=torch.bfloat16), FP8(PerRow())), 4),
+        (Scheme(MXFP4(), Plain()), True),
+        (MXFP4_MXFP8, False),
+        (Scheme(NVFP4(), Plain()), False),
+        (Scheme(INT4(PerGroup(32), scale=torch.bfloat16), Plain()), False),
+        (Scheme(INT4(PerGroup(128), scale=torch.bfloat16), FP8(PerRow())), False),
     ],
     ids=repr,
 )
-def test_weights_of_4_bits_are_multiplied_as_codes_in_bfloat16(scheme, least):
+def test_weights_of_4_bits_are_multiplied_as_codes_in_bfloat16(scheme, splits):
     problem = replace(PROBLEM, scheme=scheme)
-    enough = -(-least * problem.num_experts // problem.top_k)
-    assert called(BACKEND, problem, enough, (9, 0)) == "nibble_tokens"
-    assert called(BACKEND, problem, enough - 1, (9, 0)) == "tokens"
+    enough = tokens_for(problem, least_rows(problem))
+    assert called(BACKEND, problem, enough, (9, 0)) == ("split_tokens" if splits else "nibble_tokens")
+    assert called(TritonQuantized(split_rows=0), problem, enough, (9, 0)) == "nibble_tokens"
+    assert enough == 1 or called(BACKEND, problem, enough - 1, (9, 0)) == "tokens"
     assert called(BACKEND, problem, enough, (10, 0)) == "tokens"
     assert called(BACKEND, replace(problem, dtype=torch.float16), enough, (9, 0)) == "tokens"
-    many = called(BACKEND, problem, -(-512 * problem.num_experts // problem.top_k), (9, 0))
+    assert called(BACKEND, problem, tokens_for(problem, 100), (9, 0)) == "nibble_tokens"
+    many = called(BACKEND, problem, tokens_for(problem, 512), (9, 0))
     assert many == ("expanded_tokens" if isinstance(scheme.weights, NVFP4) else "nibble_tokens")
+
+
+SPLIT = [
+    Scheme(MXFP4(), Plain()),
+    Scheme(INT4(PerGroup(64), scale=torch.bfloat16), Plain()),
+    Scheme(INT4(PerGroup(128), scale=torch.bfloat16), Plain()),
+]
+
+
+@pytest.mark.parametrize("scheme", SPLIT, ids=repr)
+def test_few_rows_that_meet_mxfp4_or_int4_are_split(scheme):
+    problem = replace(PROBLEM, scheme=scheme)
+    first, end = tokens_for(problem, least_rows(problem)), tokens_for(problem, BACKEND.split_rows)
+    assert first < end
+    for tokens in (first, end - 1):
+        assert called(BACKEND, problem, tokens, (9, 0)) == "split_tokens"
+        assert called(BACKEND, problem, tokens, (8, 0)) == "tokens"
+        assert called(BACKEND, problem, tokens, (10, 0)) == "tokens"
+        assert called(TritonQuantized(coded_rows=2**31), problem, tokens, (9, 0)) == "tokens"
+    assert called(BACKEND, problem, end, (9, 0)) == "nibble_tokens"
+    assert called(TritonQuantized(coded_rows=0), problem, 1, (9, 0)) == "split_tokens"
+    assert called(TritonQuantized(coded_rows=0, split_rows=0), problem, 1, (9, 0)) == "nibble_tokens"
+    assert called(TritonQuantized(split_rows=1000, expand_rows=0), problem, end, (9, 0)) == "split_tokens"
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        replace(PROBLEM, scheme=Scheme(NVFP4(), Plain())),
+        replace(PROBLEM, scheme=Scheme(INT4(PerGroup(32), scale=torch.bfloat16), Plain())),
+        replace(PROBLEM, scheme=Scheme(INT4(PerGroup(256), scale=torch.bfloat16), Plain())),
+        replace(PROBLEM, scheme=Scheme(INT4(PerGroup(128), scale=torch.float16), Plain())),
+        replace(PROBLEM, scheme=Scheme(INT4(PerGroup(128)), Plain())),
+        replace(PROBLEM, scheme=Scheme(INT4(PerGroup(128), zero_point=True, scale=torch.bfloat16), Plain())),
+        replace(PROBLEM, scheme=Scheme(INT4(PerRow(), scale=torch.bfloat16), Plain())),
+        replace(PROBLEM, scheme=Scheme(INT4(PerGroup(128), scale=torch.bfloat16), FP8(PerRow()))),
+        replace(PROBLEM, scheme=MXFP4_MXFP8),
+        replace(PROBLEM, scheme=SPLIT[0], dtype=torch.float16),
+        replace(PROBLEM, scheme=SPLIT[0], hidden_size=140),  # no multiple of the 16 bytes that TMA takes
+        replace(PROBLEM, scheme=SPLIT[0], intermediate_size=84),
+    ],
+    ids=repr,
+)
+def test_other_rows_are_never_split(problem):
+    for tokens in (1, tokens_for(problem, 11)):
+        assert called(TritonQuantized(coded_rows=0, split_rows=1000), problem, tokens, (9, 0)) != "split_tokens"
 
 
 @pytest.mark.parametrize(
@@ -224,12 +279,53 @@ def test_rows_at_other_multiples_than_32_are_not_multiplied_as_codes():
     assert not grouped(1)
 
 
+def rows_by(backend, scheme, alignment, mean, capability=(9, 0)):
+    """Which form computes so many rows an expert that lie in expert order."""
+    problem = replace(PROBLEM, scheme=scheme, layout=GroupedContiguous(alignment))
+    begins = torch.zeros(problem.num_experts, dtype=torch.int32)
+    rows = torch.zeros(max(1, math.ceil(mean * problem.num_experts)), problem.hidden_size, dtype=problem.dtype)
+    forms = {"in_place": torch.zeros(1), "nibble_rows": torch.ones(1), "split_grouped": torch.ones(2)}
+    with (
+        mock.patch.object(torch.cuda, "get_device_capability", return_value=capability),
+        mock.patch.multiple(triton_quantized, **{name: mock.Mock(return_value=told) for name, told in forms.items()}),
+    ):
+        batch = GroupedBatch(rows, begins, begins, alignment=alignment)
+        answer = backend.run(batch, StoredWeights.of(weights(problem), problem), problem)
+    return next(name for name, told in forms.items() if told is answer)
+
+
+@pytest.mark.parametrize("scheme", SPLIT, ids=repr)
+def test_rows_at_multiples_of_8_are_split_and_at_multiples_of_32_multiplied_in_bfloat16(scheme):
+    """Whole pieces of so many rows are stored, so what lies behind an expert's rows has to be nobody's."""
+    least, end = least_rows(replace(PROBLEM, scheme=scheme)), BACKEND.split_rows
+    for mean in (least, end - 0.2):
+        forms = {alignment: rows_by(BACKEND, scheme, alignment, mean) for alignment in (1, 4, 8, 24, 32, 64)}
+        split = dict.fromkeys((8, 24, 32, 64), "split_grouped")
+        assert forms == {1: "in_place", 4: "in_place", **split}
+        assert rows_by(BACKEND, scheme, 32, mean, (10, 0)) == "in_place"
+        assert rows_by(TritonQuantized(split_rows=0), scheme, 32, mean) == "nibble_rows"
+        assert rows_by(TritonQuantized(split_rows=0), scheme, 8, mean) == "in_place"
+    assert rows_by(BACKEND, scheme, 8, end) == rows_by(BACKEND, scheme, 24, end) == "in_place"
+    assert rows_by(BACKEND, scheme, 32, end) == "nibble_rows"
+    assert least <= 0.2 or rows_by(BACKEND, scheme, 64, least - 0.2) == "in_place"
+    assert rows_by(TritonQuantized(coded_rows=0), scheme, 8, 0.2) == "split_grouped"
+    assert rows_by(TritonQuantized(coded_rows=end), scheme, 8, end - 0.2) == "in_place"
+
+
+@pytest.mark.parametrize(
+    "scheme", [Scheme(NVFP4(), Plain()), Scheme(INT4(PerGroup(32), scale=torch.bfloat16), Plain())], ids=repr
+)
+def test_rows_that_meet_other_formats_are_not_split_in_place(scheme):
+    assert rows_by(TritonQuantized(coded_rows=0), scheme, 32, 5) == "nibble_rows"
+    assert rows_by(TritonQuantized(coded_rows=0), scheme, 8, 5) == "in_place"
+
+
 @pytest.mark.parametrize(
     ("backend", "mean", "tile_rows"),
     [
         (BACKEND, 32, 32),
         (BACKEND, 33, 128),
-        (TritonQuantized(wide_rows=0), 4, 128),
+        (TritonQuantized(wide_rows=0, split_rows=0), 4, 128),
         (TritonQuantized(wide_rows=99), 98, 32),
     ],
 )
@@ -253,9 +349,9 @@ def test_the_more_weights_the_fewer_rows_of_fp4_are_multiplied_as_codes():
         replace(PROBLEM, **sizes),
         replace(PROBLEM, **sizes | {"hidden_size": 1024, "intermediate_size": 512}),
     )
-    assert least_rows(replace(large, scheme=Scheme(MXFP4(), Plain()))) == pytest.approx(0.12558, rel=1e-3)
-    assert least_rows(replace(small, scheme=Scheme(MXFP4(), Plain()))) == pytest.approx(1.98682, rel=1e-3)
-    assert least_rows(replace(large, scheme=Scheme(NVFP4(), Plain()))) == pytest.approx(0.06279, rel=1e-3)
+    few, many = (least_rows(replace(size, scheme=MXFP4_MXFP8)) for size in (large, small))
+    assert 0 < few < many < 32
+    assert few == pytest.approx(many * small.num_weights / large.num_weights, rel=1e-3)
 
 
 def test_more_scales_than_two_words_hold_are_not_multiplied_as_codes():
@@ -263,11 +359,17 @@ def test_more_scales_than_two_words_hold_are_not_multiplied_as_codes():
     assert called(TritonQuantized(coded_rows=0), problem, 100, (9, 0)) == "tokens"
 
 
-@pytest.mark.parametrize("field", ["coded_rows", "expand_rows", "wide_rows"])
-@pytest.mark.parametrize("value", [-1, True])
-def test_mean_rows_are_whole_numbers(field, value):
+@pytest.mark.parametrize("field", ["coded_rows", "expand_rows", "wide_rows", "split_rows"])
+@pytest.mark.parametrize("value", [-1, True, 0.5, "12"])
+def test_mean_rows_are_whole_numbers(unchecked, field, value):
     with pytest.raises(TuningError, match=f"TritonQuantized.{field} is"):
         TritonQuantized(**{field: value})
+
+
+@pytest.mark.parametrize("field", ["expand_rows", "wide_rows", "split_rows"])
+def test_only_the_rows_of_codes_may_be_left_to_what_was_measured(unchecked, field):
+    with pytest.raises(TuningError, match=f"TritonQuantized.{field} is"):
+        TritonQuantized(**{field: None})
 
 
 def test_the_workspace_holds_all_weights_once_they_are_read_back():
@@ -275,7 +377,7 @@ def test_the_workspace_holds_all_weights_once_they_are_read_back():
     enough = -(-512 * PROBLEM.num_experts // PROBLEM.top_k)
     few, many = BACKEND.workspace(problem, enough - 1), BACKEND.workspace(problem, enough)
     assert many - few > PROBLEM.num_experts * PROBLEM.num_weights
-    for scheme in (problem.scheme, PROBLEM.scheme, MXFP4_MXFP8, Scheme(NVFP4(), Plain())):
+    for scheme in (problem.scheme, PROBLEM.scheme, MXFP4_MXFP8, Scheme(NVFP4(), Plain()), *SPLIT):
         case = replace(PROBLEM, scheme=scheme)
         counts = [BACKEND.workspace(case, rows) for rows in range(1, 3000, 7)]
         assert counts == sorted(counts)

@@ -48,10 +48,15 @@ class TestTritonQuantizedReadBack(BackendConformance):
 
 
 class TestTritonQuantizedCodes(BackendConformance):
-    backend = TritonQuantized(coded_rows=0)
+    backend = TritonQuantized(coded_rows=0, split_rows=0)
     device = "cuda"
 
 
 class TestTritonQuantizedCodesInWideTiles(BackendConformance):
-    backend = TritonQuantized(coded_rows=0, wide_rows=0)
+    backend = TritonQuantized(coded_rows=0, wide_rows=0, split_rows=0)
+    device = "cuda"
+
+
+class TestTritonQuantizedSplit(BackendConformance):
+    backend = TritonQuantized(coded_rows=0, split_rows=2**31)
     device = "cuda"

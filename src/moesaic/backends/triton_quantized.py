@@ -46,7 +46,7 @@ class TritonQuantized(Backend[StoredWeights]):
     products of FP8 codes on both sides, or of codes of 4 bits beside bfloat16, None for what was measured of the format
     (docs/performance/quantized.md); `wide_rows`, those of 4 bits in tiles of 128 rows instead of 32; `expand_rows`, of
     other formats, and of NVFP4, all weights read back into the workspace and multiplied as plain ones. Below a mean of
-    `split_rows`, rows that meet MXFP4 or INT4 are split in two FP8 numbers each, exact to 2^-18 of the largest of 64.
+    `split_rows`, rows that meet MXFP4 or INT4 are split in two FP8 numbers each, exact to 2^-17 of the largest of 64.
     """
 
     coded_rows: int | None = None

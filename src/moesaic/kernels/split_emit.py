@@ -67,7 +67,7 @@ def _store(values, output, where, at, columns, beside, FORM: gl.constexpr):
     there = (n < count) & (half // 2 * BLOCK_COLUMNS < columns)
     gl.store(to, power, mask=there)
     if FORM.beside > 2:
-        total = gl.sum(high + low, 0) * power * 0.015625
+        total = gl.sum(high + low, 0) * 0.015625 * power
         gl.store(to + 2 * stride, total, mask=there)
     tma.store_wait(pendings=0)  # what was stored before has left the stage
     stage.slice(0, N).permute((1, 0)).store(high.to(gl.float8e4nv))

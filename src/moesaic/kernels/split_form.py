@@ -1,7 +1,7 @@
 """What a grouped product of 4-bit weights with split rows on Hopper is compiled for.
 
 A number in bfloat16 has 8 significant bits, one in E4M3 has 4: it is the sum of two of them, high and low, times a
-power of two that 64 columns share. What lies 2^11 or more below the largest of them keeps fewer bits, to 2^-18 of it.
+power of two that 64 columns share. What is below 2^-9 of the largest of them keeps fewer bits, to 2^-17 of it.
 So products of FP8 do what products of bfloat16 would. A code of 4 bits becomes one of E4M3 in a quarter of the
 instructions, four codes at a time, and scales are multiplied with sums (docs/performance/quantized.md).
 """
@@ -92,11 +92,6 @@ class SplitForm(ProductForm):
     def lacking(self) -> float:
         """What sums lack: codes as E4M3 are so many times smaller than what they stand for."""
         return 2.0**6 if self.code == "e2m1" else 2.0**9
-
-    @property
-    def offset(self) -> float:
-        """What codes as E4M3 are too large by: INT4 is stored plus 8."""
-        return 0.0 if self.code == "e2m1" else 8 * 2.0**-9
 
     @property
     def beside(self) -> int:

@@ -19,7 +19,6 @@ from moesaic.kernels.launching import overlap_launches, wait_for_previous
 from moesaic.kernels.whole_numbers import ceil_div, next_power_of_2
 
 BLOCK = 128
-SHARED = 64
 ELEMENTS = 2048
 """Of a program."""
 
@@ -121,7 +120,7 @@ def _split(values):
     finite = size < float("inf")
     power, inverse = powers(tl.max(tl.where(finite, size, 0.0), 1))
     high, low = parts_of(grouped, finite, inverse[:, None])
-    total = tl.sum(high + low, 1) * power * 0.015625
+    total = tl.sum(high + low, 1) * 0.015625 * power
     high, low = high.to(tl.float8e4nv), low.to(tl.float8e4nv)
     G: tl.constexpr = W // 64
     return tl.reshape(high, [R, W]), tl.reshape(low, [R, W]), tl.reshape(power, [R, G]), tl.reshape(total, [R, G])
@@ -144,15 +143,18 @@ def parts_of(values, finite, inverse):
     They are rounded here and not by a conversion, of which the way back from E4M3 mixed up its numbers (triton 3.6, 16
     of them in a thread).
     """
-    scaled = tl.where(finite, values, float("nan")) * inverse
-    high = _nearest(scaled)
+    scaled = values * inverse
+    high = tl.where(finite, _nearest(scaled), float("nan"))
     return high, _nearest(scaled - high)
 
 
 @triton.jit
 @no_type_check
 def _nearest(values):
-    """Numbers below 256 to 4 significant bits, ties away from zero; those below 2^-6 to multiples of 2^-9."""
+    """Numbers below 256 to 4 significant bits, ties away from zero; those below 2^-6 to multiples of 2^-9.
+
+    A NaN may become any number: that of a GPU is 0x7FFFFFFF, which the sum carries over into the sign.
+    """
     coarse = ((values.to(tl.int32, bitcast=True) + 0x80000) & -0x100000).to(tl.float32, bitcast=True)
     fine = (values + 24576.0) - 24576.0
     return tl.where(tl.abs(values) < 0.015625, fine, coarse)
