@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from moesaic.backends.device_weights import dense_rows
 from moesaic.backends.hopper_products import ALIGNMENT
+from moesaic.backends.ordered_products import OrderedProducts
 from moesaic.backends.stored_products import order_bytes
 from moesaic.backends.stored_weights import StoredProjection, StoredWeights
-from moesaic.backends.triton_streamed import contiguous_weights
 from moesaic.batches import GroupedBatch, Routing
 from moesaic.problem import Problem
 
@@ -41,38 +41,20 @@ def multiplies_codes(problem: Problem) -> bool:
 
 def coded_tokens(hidden_states: Tensor, routing: Routing, prepared: StoredWeights, problem: Problem) -> Tensor:
     """Tokens `[T, H]`, summed over their slots."""
-    from moesaic.kernels.combine_rows import combine_rows  # noqa: PLC0415
-    from moesaic.kernels.hopper_form import ROWS  # noqa: PLC0415
-    from moesaic.kernels.order_rows import order_rows  # noqa: PLC0415
-    from moesaic.kernels.spread_codes import spread_codes  # noqa: PLC0415
-
-    x, ids, weights = dense_rows(hidden_states), routing.topk_ids.contiguous(), contiguous_weights(routing)
-    group = tiles_side_by_side(problem, ids.numel())
-    order = order_rows(ids, problem.num_experts, tile_rows=ROWS, alignment=ALIGNMENT, group=group)
-    num_rows = order.pairs.shape[0]
-    scaled = weights if problem.weight_on_input else None
-    codes = spread_codes(x, order.places, scaled, ids.shape[1], num_rows, _inputs(prepared))
-    results = x.new_empty(num_rows, problem.hidden_size)
-    _multiply(codes, order, prepared, problem, results)
-    output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
-    combine_rows(results, ids, None if problem.weight_on_input else weights, order.places, problem.num_experts, output)
-    return output
+    return _products(prepared, problem).of_tokens(hidden_states, routing, problem)
 
 
 def coded_rows(batch: GroupedBatch, prepared: StoredWeights, problem: Problem) -> Tensor:
     """Rows that lie in expert order already, at multiples of 32, in place."""
+    return _products(prepared, problem).of_rows(batch, problem)
+
+
+def _products(prepared: StoredWeights, problem: Problem) -> OrderedProducts[tuple[Tensor, Tensor]]:
     from moesaic.kernels.hopper_form import ROWS  # noqa: PLC0415
     from moesaic.kernels.spread_codes import spread_codes  # noqa: PLC0415
-    from moesaic.kernels.tile_map import map_tiles  # noqa: PLC0415
 
-    rows = dense_rows(batch.rows)
-    counts, offsets = batch.counts.contiguous(), batch.offsets.contiguous()
-    group = tiles_side_by_side(problem, rows.shape[0])
-    order = map_tiles(counts, offsets, rows.shape[0], tile_rows=ROWS, group=group)
-    codes = spread_codes(rows, None, None, 1, rows.shape[0], _inputs(prepared))
-    output = torch.empty_like(rows, memory_format=torch.contiguous_format)
-    _multiply(codes, order, prepared, problem, output)
-    return output
+    spread = partial(spread_codes, form=_inputs(prepared))
+    return OrderedProducts(ROWS, ALIGNMENT, spread, partial(_multiply, prepared=prepared, problem=problem))
 
 
 def coded_bytes(problem: Problem, num_rows: int) -> int:
@@ -88,7 +70,7 @@ def coded_bytes(problem: Problem, num_rows: int) -> int:
 
 
 def _multiply(
-    codes: tuple[Tensor, Tensor], order: RowOrder, prepared: StoredWeights, problem: Problem, results: Tensor
+    codes: tuple[Tensor, Tensor], order: RowOrder, results: Tensor, *, prepared: StoredWeights, problem: Problem
 ) -> None:
     """Both products. Where 128 columns share a scale the first one rounds what it stores, and the second begins while
     it ends; where a row does, the row has to be there before.
@@ -143,8 +125,3 @@ def _scales(projection: StoredProjection, rows: Tensor, prepared: StoredWeights,
         out=out,
         recode=inputs.scale if out is not None else "",
     )
-
-
-def tiles_side_by_side(problem: Problem, num_pairs: int) -> int:
-    """Tiles of an expert that are computed together, so that they share its weights in L2; no more than it has."""
-    return min(8, max(1, num_pairs // (problem.num_experts * BLOCK)))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from moesaic.backends.coded_products import tiles_side_by_side
-from moesaic.backends.device_weights import dense_rows
 from moesaic.backends.hopper_products import ALIGNMENT
+from moesaic.backends.ordered_products import OrderedProducts
 from moesaic.backends.stored_products import order_bytes
 from moesaic.backends.stored_weights import StoredWeights
-from moesaic.backends.triton_streamed import contiguous_weights
 from moesaic.batches import GroupedBatch, Routing
 from moesaic.problem import Problem
 from moesaic.quant import INT4, MXFP4, NVFP4, PerGroup, Plain
@@ -49,33 +48,26 @@ def nibble_tokens(
     hidden_states: Tensor, routing: Routing, prepared: StoredWeights, problem: Problem, *, tile_rows: int
 ) -> Tensor:
     """Tokens `[T, H]`, summed over their slots; `tile_rows`: 32 for few rows of an expert, else 128."""
-    from moesaic.kernels.combine_rows import combine_rows  # noqa: PLC0415
-    from moesaic.kernels.order_rows import order_rows  # noqa: PLC0415
-    from moesaic.kernels.spread_rows import spread_rows  # noqa: PLC0415
-
-    x, ids, weights = dense_rows(hidden_states), routing.topk_ids.contiguous(), contiguous_weights(routing)
-    group = tiles_side_by_side(problem, ids.numel())
-    order = order_rows(ids, problem.num_experts, tile_rows=tile_rows, alignment=ALIGNMENT, group=group)
-    rows = x.new_empty(order.pairs.shape[0], problem.hidden_size)
-    spread_rows(x, order.places, weights if problem.weight_on_input else None, ids.shape[1], rows)
-    results = torch.empty_like(rows)
-    _multiply(rows, order, prepared, problem, results)
-    output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
-    combine_rows(results, ids, None if problem.weight_on_input else weights, order.places, problem.num_experts, output)
-    return output
+    return _products(prepared, problem, tile_rows).of_tokens(hidden_states, routing, problem)
 
 
 def nibble_rows(batch: GroupedBatch, prepared: StoredWeights, problem: Problem, *, tile_rows: int) -> Tensor:
     """Rows that lie in expert order already, at multiples of 32, in place."""
-    from moesaic.kernels.tile_map import map_tiles  # noqa: PLC0415
+    return _products(prepared, problem, tile_rows).of_rows(batch, problem)
 
-    rows = dense_rows(batch.rows)
-    counts, offsets = batch.counts.contiguous(), batch.offsets.contiguous()
-    group = tiles_side_by_side(problem, rows.shape[0])
-    order = map_tiles(counts, offsets, rows.shape[0], tile_rows=tile_rows, group=group)
-    output = torch.empty_like(rows, memory_format=torch.contiguous_format)
-    _multiply(rows, order, prepared, problem, output)
-    return output
+
+def _products(prepared: StoredWeights, problem: Problem, tile_rows: int) -> OrderedProducts[Tensor]:
+    return OrderedProducts(tile_rows, ALIGNMENT, _spread, partial(_multiply, prepared=prepared, problem=problem))
+
+
+def _spread(x: Tensor, places: Tensor | None, row_weights: Tensor | None, top_k: int, num_rows: int) -> Tensor:
+    from moesaic.kernels.spread_rows import spread_rows  # noqa: PLC0415
+
+    if places is None:
+        return x
+    rows = x.new_empty(num_rows, x.shape[1])
+    spread_rows(x, places, row_weights, top_k, rows)
+    return rows
 
 
 def nibble_bytes(problem: Problem, num_rows: int) -> int:
@@ -88,7 +80,7 @@ def nibble_bytes(problem: Problem, num_rows: int) -> int:
     return problem.dtype.itemsize * elements + order_bytes(problem, pairs, rows) + 16384
 
 
-def _multiply(rows: Tensor, order: RowOrder, prepared: StoredWeights, problem: Problem, results: Tensor) -> None:
+def _multiply(rows: Tensor, order: RowOrder, results: Tensor, *, prepared: StoredWeights, problem: Problem) -> None:
     """Both products. The second begins while the first ends, unless the inner rows are rounded between them."""
     from moesaic.kernels.hopper_product import announcements  # noqa: PLC0415
     from moesaic.kernels.nibble_product import nibble_product  # noqa: PLC0415

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from moesaic.backends.coded_products import tiles_side_by_side
-from moesaic.backends.device_weights import dense_rows
+from moesaic.backends.ordered_products import OrderedProducts
 from moesaic.backends.stored_products import order_bytes
 from moesaic.backends.stored_weights import StoredWeights
-from moesaic.backends.triton_streamed import contiguous_weights
 from moesaic.batches import GroupedBatch, Routing
 from moesaic.problem import Problem
 from moesaic.quant import INT4, MXFP4, PerGroup, Plain
@@ -48,37 +47,20 @@ def multiplies_split(problem: Problem) -> bool:
 
 def split_tokens(hidden_states: Tensor, routing: Routing, prepared: StoredWeights, problem: Problem) -> Tensor:
     """Tokens `[T, H]`, summed over their slots."""
-    from moesaic.kernels.combine_rows import combine_rows  # noqa: PLC0415
-    from moesaic.kernels.order_rows import order_rows  # noqa: PLC0415
-    from moesaic.kernels.split_product import numbers_beside  # noqa: PLC0415
-    from moesaic.kernels.split_rows import split_rows  # noqa: PLC0415
-
-    x, ids, weights = dense_rows(hidden_states), routing.topk_ids.contiguous(), contiguous_weights(routing)
-    group = tiles_side_by_side(problem, ids.numel())
-    order = order_rows(ids, problem.num_experts, tile_rows=TILE_ROWS, alignment=ALIGNMENT, group=group)
-    num_rows, scaled = order.pairs.shape[0], weights if problem.weight_on_input else None
-    rows = split_rows(x, order.places, scaled, ids.shape[1], num_rows, numbers_beside(prepared.gate_up.stored))
-    results = x.new_empty(num_rows, problem.hidden_size)
-    _multiply(rows, order, prepared, problem, results)
-    output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
-    combine_rows(results, ids, None if problem.weight_on_input else weights, order.places, problem.num_experts, output)
-    return output
+    return _products(prepared, problem).of_tokens(hidden_states, routing, problem)
 
 
 def split_grouped(batch: GroupedBatch, prepared: StoredWeights, problem: Problem) -> Tensor:
     """Rows that lie in expert order already, at multiples of 8, in place."""
+    return _products(prepared, problem).of_rows(batch, problem)
+
+
+def _products(prepared: StoredWeights, problem: Problem) -> OrderedProducts[SplitRows]:
     from moesaic.kernels.split_product import numbers_beside  # noqa: PLC0415
     from moesaic.kernels.split_rows import split_rows  # noqa: PLC0415
-    from moesaic.kernels.tile_map import map_tiles  # noqa: PLC0415
 
-    rows = dense_rows(batch.rows)
-    counts, offsets = batch.counts.contiguous(), batch.offsets.contiguous()
-    group = tiles_side_by_side(problem, rows.shape[0])
-    order = map_tiles(counts, offsets, rows.shape[0], tile_rows=TILE_ROWS, group=group)
-    split = split_rows(rows, None, None, 1, rows.shape[0], numbers_beside(prepared.gate_up.stored))
-    output = torch.empty_like(rows, memory_format=torch.contiguous_format)
-    _multiply(split, order, prepared, problem, output)
-    return output
+    spread = partial(split_rows, numbers=numbers_beside(prepared.gate_up.stored))
+    return OrderedProducts(TILE_ROWS, ALIGNMENT, spread, partial(_multiply, prepared=prepared, problem=problem))
 
 
 def split_bytes(problem: Problem, num_rows: int) -> int:
@@ -91,7 +73,7 @@ def split_bytes(problem: Problem, num_rows: int) -> int:
     return split + plain + order_bytes(problem, pairs, rows) + 16384
 
 
-def _multiply(rows: SplitRows, order: RowOrder, prepared: StoredWeights, problem: Problem, results: Tensor) -> None:
+def _multiply(rows: SplitRows, order: RowOrder, results: Tensor, *, prepared: StoredWeights, problem: Problem) -> None:
     """Both products. The first splits what it stores, and the second begins while it ends."""
     from moesaic.kernels.hopper_product import announcements  # noqa: PLC0415
     from moesaic.kernels.split_product import numbers_beside, split_product  # noqa: PLC0415
