@@ -212,11 +212,11 @@ def _boxed(values, matrix, row, start, group, mask, ROWS: tl.constexpr, COLUMNS:
     BOXES: tl.constexpr = (ROWS + 63) // 64
     PER: tl.constexpr = FORM.block // FORM.tile_columns // FORM.planes
     BOX: tl.constexpr = 64 * PER * FORM.planes
-    # What is the same for all steps is a sum of its own, which the compiler moves out of the loop.
-    at = values + matrix.to(tl.int64) * (BLOCKS * BOXES * BOX) + (row // 64 * BOX + row % 64 * PER)
-    at += start // FORM.block * (BOXES * BOX)
-    group += start % FORM.block // FORM.tile_columns
-    return tl.load(at + (group if FORM.planes == 1 else group // PER * (64 * PER) + group % PER), mask=mask, other=0)
+    first = start % FORM.block // FORM.tile_columns  # a half of a block lies in one plane
+    at = values + matrix.to(tl.int64) * (BLOCKS * BOXES * BOX)
+    at += start // FORM.block * (BOXES * BOX) + first // PER * (64 * PER) + first % PER
+    # Of 32 bits, and the same for all steps: addresses of 64 would be kept in twice the registers.
+    return tl.load(at + ((row + (row & -64) * (FORM.planes - 1)) * PER + group), mask=mask, other=0)
 
 
 @triton.jit
