@@ -1,10 +1,15 @@
 """A call that is launched again: on the addresses of its own tensors, and only where nothing else would happen."""
 
+import gc
+import threading
+import weakref
+
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from triton import knobs
 
 from moesaic import Problem, Routing, SiTU, SwiGLU
@@ -12,13 +17,14 @@ from moesaic.backends import by_size, replays, triton_streamed
 from moesaic.backends.chosen_weights import ChosenWeights
 from moesaic.backends.device_weights import DeviceWeights
 from moesaic.backends.replays import ATTEMPTS, Replays, kind_of
+from moesaic.conformance.checks.fresh import Filled
 from moesaic.errors import LaunchError
 from moesaic.kernels.launch_recording import recorded_calls
 from moesaic.kernels.replayed_launches import Replay
 from moesaic.tuning import Always, Product, Streamed, Task, Vector
 from moesaic.tuning.choices import FORMS
 from tests.backends import example
-from tests.backends.launch_fakes import Fake, faked, same_launches
+from tests.backends.launch_fakes import Fake, faked, flat, same_launches, storage
 from tests.tuning.examples import H200
 
 VECTOR = Vector((2, 64, 1, 4), (8, 64, 3, 4))
@@ -29,6 +35,7 @@ CHOICES = {
     "products, gathered": Product(gather=True),
     "products, copied": Product(gather=False),
 }
+each_form = pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
 PROBLEMS = {
     "plain": {},
     "biased": {"bias": True},
@@ -56,7 +63,7 @@ def tokens(problem, count, seed=0):
 
 
 @pytest.mark.parametrize("changes", PROBLEMS.values(), ids=PROBLEMS)
-@pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
+@each_form
 @pytest.mark.parametrize("count", [1, 33, 1500])
 def test_a_replay_launches_what_the_call_itself_does(monkeypatch, choice, changes, count):
     """33 tokens are ordered in one launch, 1500 in three."""
@@ -240,3 +247,104 @@ def test_recording_ends_with_the_call_also_where_it_raises(monkeypatch):
     assert (calls.other, len(calls.allocated)) == ("", 1)
     by_size.compute_tokens(*tokens(problem, 4), prepared, problem)
     assert (x.shape, calls.launches) == ((2,), [])
+
+
+@each_form
+def test_weights_that_hold_the_hidden_states_are_never_taken_for_them(monkeypatch, choice):
+    """They are one address, of which the next call moves a part only."""
+    faked(monkeypatch)
+    problem, prepared = layer(choice)
+    _, routing = tokens(problem, 4)
+    for _ in range(ATTEMPTS + 1):
+        by_size.compute_tokens(prepared.weights.gate_up[0, :4], routing, prepared, problem)
+    assert prepared.replays._known == {(4, 3): ATTEMPTS}
+
+
+def test_an_output_in_more_memory_than_its_own_is_never_replayed(monkeypatch):
+    """A kernel may write behind it, and a replay allocates no more than the output."""
+    faked(monkeypatch)
+    problem, prepared = layer(VECTOR)
+    monkeypatch.setattr(torch, "empty_like", lambda x, **_: x.new_empty(len(x) + 1, x.shape[1])[: len(x)])
+    for _ in range(ATTEMPTS + 1):
+        by_size.compute_tokens(*tokens(problem, 4), prepared, problem)
+    assert prepared.replays._known == {(4, 3): ATTEMPTS}
+
+
+@each_form
+def test_a_mode_of_torch_is_told_of_every_allocation(monkeypatch, choice):
+    """The kit fills them: in a replay one would be bytes, which hold no number of another dtype."""
+    noted, _ = faked(monkeypatch)
+    problem, prepared = layer(choice)
+    for _ in range(3):
+        by_size.compute_tokens(*tokens(problem, 40), prepared, problem)
+    noted.clear()
+    hidden, routing = tokens(problem, 40)
+    with Filled(1e4):
+        by_size.compute_tokens(hidden, routing, prepared, problem)
+    given = {storage(hidden), storage(routing.topk_ids), storage(routing.topk_weights)}
+    given |= {storage(tensor) for tensor in prepared.weights.tensors}
+    pairs = [pair for launch in noted for argument in launch[3] for pair in flat(argument, argument)]
+    own = [tensor for _, tensor in pairs if storage(tensor) not in given]
+    assert len({storage(tensor) for tensor in own}) >= 2
+    for tensor in own:
+        held = 1e4 if tensor.is_floating_point() else torch.iinfo(tensor.dtype).max
+        assert (tensor == torch.tensor(held, dtype=tensor.dtype)).all()
+
+
+def test_a_call_that_a_mode_is_told_of_is_not_recorded(monkeypatch):
+    faked(monkeypatch)
+    problem, prepared = layer(VECTOR)
+    for _ in range(3):
+        with Filled(1e4):
+            by_size.compute_tokens(*tokens(problem, 4), prepared, problem)
+    assert prepared.replays._known == {}
+
+
+def test_two_threads_that_record_at_once_leave_no_mode_behind():
+    """Torch notes for the process whether there is a mode, and restores what the other thread had noted."""
+    entered, other, left = threading.Event(), threading.Event(), threading.Event()
+
+    def first():
+        with recorded_calls():
+            entered.set()
+            assert other.wait(10)
+        left.set()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert entered.wait(10)
+    with recorded_calls() as calls:
+        other.set()
+        assert left.wait(10)
+        torch.empty(3)
+    thread.join()
+    assert len(calls.allocated) == 1
+    assert not is_in_torch_dispatch_mode()
+
+
+@each_form
+def test_a_replay_keeps_no_tensor_of_the_call_that_was_recorded(monkeypatch, choice):
+    """And nothing waits for the collector of cycles, which memory in a pool of a CUDA graph could not."""
+    noted, _ = faked(monkeypatch)
+    problem, prepared = layer(choice)
+    held = []
+
+    def call():
+        hidden, routing = tokens(problem, 40)
+        out = by_size.compute_tokens(hidden, routing, prepared, problem)
+        pairs = [pair for launch in noted for argument in launch[3] for pair in flat(argument, argument)]
+        constants = {storage(tensor) for tensor in prepared.weights.tensors}
+        seen = [tensor for _, tensor in pairs if storage(tensor) not in constants]
+        held.extend(weakref.ref(tensor) for tensor in (hidden, routing.topk_ids, routing.topk_weights, out, *seen))
+        noted.clear()
+
+    gc.collect()
+    gc.disable()
+    try:
+        call()
+        call()
+        assert isinstance(prepared.replays._known[40, 3], Replay)
+        assert len(held) > 8
+        assert all(each() is None for each in held)
+    finally:
+        gc.enable()

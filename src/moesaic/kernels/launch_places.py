@@ -99,9 +99,10 @@ class Places:
         around = [
             n for n, given in enumerate(self.inputs) if 0 <= at - given.data_ptr() < given.numel() * given.itemsize
         ]
-        if len(around) == 1:
+        constant = storage in self.constants  # hidden states may lie among the weights
+        if len(around) == 1 and not constant:
             return Place(around[0], at - self.inputs[around[0]].data_ptr())
-        if storage in self.constants and not around:
+        if constant and not around:
             return None
         raise UnplacedError
 

@@ -13,7 +13,12 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _pop_mode,  # pyright: ignore[reportPrivateUsage]
+    _push_mode,  # pyright: ignore[reportPrivateUsage]
+)
+from typing_extensions import override
 
 from moesaic.kernels.direct_launch import RECORDER, DirectLaunch, Known
 
@@ -73,6 +78,18 @@ class Recording(TorchDispatchMode):
         super().__init__()
         self.calls = calls
 
+    @override
+    def __enter__(self) -> Recording:
+        # Only the thread's own stack. Torch's method also notes for the whole process that there is a mode, which two
+        # threads that overlap leave noted for good; torch.compile, where it goes by that note, then skips everything.
+        _push_mode(self)
+        return self
+
+    @override
+    def __exit__(self, *_: object) -> None:
+        _pop_mode()
+
+    @override
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
