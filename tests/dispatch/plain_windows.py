@@ -7,36 +7,41 @@ import torch
 
 from moesaic.dispatch.fleet import Fleet
 from moesaic.dispatch.symmetric_memory import SymmetricMemory
-from moesaic.kernels.peer_window import PeerWindow, num_programs, rows_at, window_bytes
+from moesaic.kernels.exchange_plan import ExchangePlan
+from moesaic.kernels.peer_window import PeerWindow, rows_at, window_bytes
 
 POLLS = 1_000_000
 """Minutes in the interpreter."""
 
 
-def poisoned(memory, num_ranks, max_tokens):
+PLAN = ExchangePlan(stripes=2)
+"""Three tokens are two steps of the first stripe, and one of the second."""
+
+
+def poisoned(memory, num_ranks, plan):
     """Flags are zero; rows are NaN in every dtype."""
-    memory.fill_(255)[: rows_at(num_ranks, num_programs(max_tokens))] = 0
+    memory.fill_(255)[: rows_at(num_ranks, plan)] = 0
     return memory
 
 
-def in_one_process(num_ranks, max_tokens, row_bytes):
+def in_one_process(num_ranks, max_tokens, row_bytes, plan=PLAN):
     """The window of each rank."""
-    size = window_bytes(num_ranks, max_tokens, row_bytes)
+    size = window_bytes(num_ranks, max_tokens, row_bytes, plan)
     memories = [torch.empty(size + 16, dtype=torch.uint8) for _ in range(num_ranks)]
-    memories = [poisoned(m[-m.data_ptr() % 16 :][:size], num_ranks, max_tokens) for m in memories]
+    memories = [poisoned(m[-m.data_ptr() % 16 :][:size], num_ranks, plan) for m in memories]
     addresses = torch.tensor([m.data_ptr() for m in memories])
     sizes = (max_tokens, row_bytes, 0)
-    return [PeerWindow.over(m, addresses, rank, sizes, memories) for rank, m in enumerate(memories)]
+    return [PeerWindow.over(m, addresses, rank, sizes, plan, memories) for rank, m in enumerate(memories)]
 
 
-def in_files(where, rank, num_ranks, sizes):
+def in_files(where, rank, num_ranks, sizes, plan=PLAN):
     """The window of this process; `sizes`: max_tokens, row_bytes. Other processes map the same files elsewhere."""
-    size = window_bytes(num_ranks, *sizes)
+    size = window_bytes(num_ranks, *sizes, plan)
     names = [str(where / f"window-{owner}") for owner in range(num_ranks)]
     memories = [torch.from_file(name, shared=True, size=size, dtype=torch.uint8) for name in names]
-    poisoned(memories[rank], num_ranks, sizes[0])
+    poisoned(memories[rank], num_ranks, plan)
     addresses = torch.tensor([m.data_ptr() for m in memories])
-    return PeerWindow.over(memories[rank], addresses, rank, (*sizes, POLLS), memories)
+    return PeerWindow.over(memories[rank], addresses, rank, (*sizes, POLLS), plan, memories)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,17 +31,19 @@ from moesaic.dispatch.fleet import OneRank
 from moesaic.dispatch.placement import Placement
 from moesaic.dispatch.symmetric_memory import SymmetricMemory
 from moesaic.dispatch.threads import Threads, ranks_in_threads
-from moesaic.kernels import exchange_arrivals
+from moesaic.kernels.exchange_plan import ExchangePlan
 from moesaic.quant import FP8, PerGroup, Plain
 from tests.dispatch.fleets import NUM_EXPERTS
 from tests.dispatch.layers import INNER, calls, layer_problem, one_rank
-from tests.dispatch.plain_windows import Played, in_files, in_one_process
+from tests.dispatch.plain_windows import PLAN, Played, in_files, in_one_process
 from tests.dispatch.shards import shard
 from tests.dispatch.some_trials import NAMES, by_traffic
 
 AS_ARRIVED, PLAIN = AsArrived(), Plain()
 MOST, HIDDEN, SLOTS = 3, 65, 8
 """Tokens a rank, columns and slots at most."""
+UNEVEN = {"stripes": 1, "rows": 3, "step_bytes": 600}
+"""Two tokens there in a step, of 304 or 336 bytes with their routing, and three sums back, of 260."""
 CODES = FP8(PerGroup(128))
 CONVERT = interpreter._convert_float
 TORCH = {tl.float32: torch.float32, tl.bfloat16: torch.bfloat16, tl.float8e4nv: torch.float8_e4m3fn}
@@ -60,10 +62,10 @@ def tried(fleet, *names):
     return {check.name for check, _ in chosen}
 
 
-def dispatchers(placement, arrangement=AS_ARRIVED, hidden=HIDDEN, **fields):
+def dispatchers(placement, arrangement=AS_ARRIVED, hidden=HIDDEN, plan=PLAN, **fields):
     """One for each rank of this process."""
     num_ranks = placement.num_ranks * fields.get("shards", 1)
-    windows = in_one_process(num_ranks, MOST, row_bytes(hidden, SLOTS, torch.float32, arrangement))
+    windows = in_one_process(num_ranks, MOST, row_bytes(hidden, SLOTS, torch.float32, arrangement), plan)
     each = zip(ranks_in_threads(num_ranks), windows, strict=True)
     return tuple(SymmetricMemory(ranks, placement, window, arrangement, **fields) for ranks, window in each)
 
@@ -110,6 +112,19 @@ def bits():
     sys.stdout.write("same bits\n")
 
 
+def plans():
+    """However the tokens are spread over programs and steps, and the columns over blocks: a step with room for more."""
+    for sizes in (
+        {"stripes": 1},
+        {"stripes": 1, "rows": 2},
+        {"stripes": 3, "elements": 16},
+        {"stripes": 2, "rows": 5},
+        UNEVEN,
+    ):
+        same_bits(calls([MOST, 0, 2]), plan=ExchangePlan(**sizes))
+    sys.stdout.write("same bits by every plan\n")
+
+
 def convert(values, source, target, rounding):
     """As a GPU does: triton's interpreter cuts bfloat16 off, and of E4M3 it loses carries into the exponent and NaN."""
     if tl.float32 not in (source, target):
@@ -131,16 +146,15 @@ def coded():
             hidden = torch.randn(count, 2 * 128 + 57, generator=generator) * 10.0 ** torch.randint(-4, 4, (count, 1))
             hidden[:1, 3], hidden[:1, 140], hidden[1:2, 128:256] = torch.nan, -torch.inf, 0.0
             handed.append((hidden.to(dtype), routing))
-        with mock.patch.object(exchange_arrivals, "MOST_CODED", 128):
-            same_bits(handed, wire=CODES)
+        same_bits(handed, wire=CODES, plan=ExchangePlan(stripes=2, elements=256))
     sys.stdout.write("same bits as codes\n")
 
 
-def same_bits(handed, **fields):
+def same_bits(handed, plan=PLAN, **fields):
     """The outputs of AllToAll, NaN where its are."""
     placement, found = Placement.contiguous(5, 3), []
     for each in (
-        dispatchers(placement, hidden=handed[0][0].shape[1], **fields),
+        dispatchers(placement, hidden=handed[0][0].shape[1], plan=plan, **fields),
         tuple(AllToAll(ranks, placement, **fields) for ranks in ranks_in_threads(3)),
     ):
         kind = Played if isinstance(each[0], SymmetricMemory) else Threads
@@ -199,15 +213,22 @@ def ahead_with_sums():
 
 
 def unheard():
-    """A rank that does not send is an error of those that wait for it, and ends them."""
+    """A rank that does not send, or not all of its steps, is an error of those that wait for it, and ends them."""
     checked = dataclasses.replace(interpreter_builder.options, debug=True, sanitize_overflow=False)
-    given = dispatchers(Placement.contiguous(NUM_EXPERTS, 2))
-    exchange = given[0].token_exchange(*calls([2], num_experts=NUM_EXPERTS)[0])
-    try:
-        with mock.patch.object(interpreter_builder, "options", checked):
-            exchange.run()
-    except InterpreterError as fault:
-        sys.stdout.write(f"{fault.__cause__}\n")
+    for steps in (0, 1):
+        given = dispatchers(Placement.contiguous(NUM_EXPERTS, 2))
+        handed = calls([MOST, MOST], num_experts=NUM_EXPERTS)
+        one, other = (d.token_exchange(*call) for d, call in zip(given, handed, strict=True))
+        if steps:
+            other.run(receive=False)
+            flags = given[0].window.memory[: 2 * 2 * PLAN.stripes * 8].view(torch.int64).view(2, 2, -1)
+            assert flags[1, 1].tolist() == [((1 << 16 | 0xFFFF) << 32) | MOST] * 2
+            flags[1, 1, 0] = ((1 << 16 | steps) << 32) | MOST
+        try:
+            with mock.patch.object(interpreter_builder, "options", checked):
+                one.run()
+        except InterpreterError as fault:
+            sys.stdout.write(f"{fault.__cause__}\n")
 
 
 def waiting(rank, size, where):
@@ -236,7 +257,7 @@ if __name__ == "__main__":
         waiting(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
         gc.collect()  # the kits' classes are cycles that hold the group, whose threads have to end before Python does
     else:
-        for scenario in (played, layers, bits, ahead, ahead_with_sums, unheard):
+        for scenario in (played, layers, bits, ahead, ahead_with_sums, plans, unheard):
             scenario()
         with mock.patch.object(interpreter, "_convert_float", convert):
             coded()

@@ -125,6 +125,28 @@ def test_calls_of_several_layers_compile_into_one_graph():
         assert got == wanted
 
 
+def test_one_launch_counts_what_the_operators_count_also_compiled():
+    [lines] = ended([started("tests.dispatch.counted_ids")])
+    assert len(lines) == 8
+    for got, wanted in map(json.loads, lines):
+        assert got == wanted
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("unchecked")
+def test_on_cuda_a_call_is_one_launch_eager_and_compiled():
+    recorder, ids = LoadRecorder(1, 5, "cuda"), torch.randint(-1, 7, (300, 7), device="cuda").int()
+    compiled = torch.compile(lambda ids: recorder.record(0, ids), fullgraph=True)
+    for count in (compiled, lambda ids: recorder.record(0, ids)):
+        before = recorder.read()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            count(ids)
+            torch.cuda.synchronize()
+        assert recorder.read().since(before).counts.tolist() == [counted(ids)]
+    kernels = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    assert len(kernels) == 1, kernels
+
+
 @pytest.mark.gpu
 def test_replays_of_a_cuda_graph_count():
     recorder = LoadRecorder(1, 5, "cuda")

@@ -8,6 +8,7 @@ import torch
 
 from moesaic.dispatch.all_or_none import all_or_none
 from moesaic.dispatch.checksum import checksum
+from moesaic.dispatch.collectives import Ranks
 from moesaic.dispatch.expert_bytes import ExpertBytes
 from moesaic.dispatch.placement import Placement
 from moesaic.dispatch.texts import gather_texts
@@ -166,6 +167,75 @@ def test_a_lost_group_is_not_asked_again():
 def test_texts_of_different_lengths():
     ranks, texts = ranks_in_threads(3, timeout=20.0), ["", "zwölf", "x" * 300]
     assert in_threads(lambda own, text: gather_texts(own, text, "step", "texts"), ranks, texts) == [texts] * 3
+
+
+def test_ranks_with_nothing_to_say_exchange_once(monkeypatch):
+    gather, steps = Ranks.all_gather, []
+
+    def noted(self, values, step):
+        steps.append(step)
+        return gather(self, values, step)
+
+    monkeypatch.setattr(Ranks, "all_gather", noted)
+    assert (
+        in_threads(lambda own: gather_texts(own, "", "step", "texts"), ranks_in_threads(2, timeout=20.0))
+        == [["", ""]] * 2
+    )
+    assert steps == ["step, lengths of the texts"] * 2
+
+
+class Grouped:
+    """A process group that runs what is grouped at once, as NCCL does, and is done after some looks."""
+
+    supports_coalescing = True
+
+    def __init__(self, looks):
+        self.looks, self.calls = looks, []
+
+    def size(self):
+        return 2
+
+    def rank(self):
+        return 0
+
+    def _get_backend(self, _):
+        return self
+
+    def _start_coalescing(self, _):
+        self.calls.append("begin")
+
+    def _end_coalescing(self, _):
+        self.calls.append("end")
+        return self
+
+    def send(self, tensors, rank, tag):
+        self.calls.append(f"send {len(tensors[0])} to {rank}")
+
+    def recv(self, tensors, rank, tag):
+        self.calls.append(f"get {len(tensors[0])} from {rank}")
+
+    def is_completed(self):
+        self.looks -= 1
+        return self.looks < 0
+
+    def wait(self, timeout):
+        self.calls.append("wait")
+        if self.looks >= 0:
+            raise RuntimeError("timed out")
+
+
+@pytest.mark.parametrize(("looks", "heard"), [(0, True), (3, True), (10**9, False)])
+def test_a_group_that_runs_exchanges_at_once_is_watched_until_it_is_done(looks, heard):
+    ranks, group = Ranks(ranks_in_threads(1)[0].group, timeout=0.05), Grouped(looks)
+    object.__setattr__(ranks, "group", group)
+    sent, got = [(torch.zeros(3), 1)], [(torch.zeros(5), 1)]
+    if heard:
+        ranks.point_to_point(sent, got, "pairs")
+        assert group.looks == -1
+    else:
+        with pytest.raises(CollectiveError, match="pairs: rank 0 did not hear from all of the ranks 1 "):
+            ranks.point_to_point(sent, got, "pairs")
+    assert group.calls == ["begin", "send 3 to 1", "get 5 from 1", "end", "wait"]
 
 
 def test_tensors_between_two_ranks_meet_in_order_and_the_others_go_on():

@@ -18,7 +18,9 @@ from moesaic.dispatch.placement import Placement
 from moesaic.dispatch.symmetric_memory import SymmetricMemory
 from moesaic.dispatch.threads import in_threads, ranks_in_threads
 from moesaic.errors import BatchError, DispatchError, FleetError
-from moesaic.kernels.peer_window import window_bytes
+from moesaic.kernels.exchange_plan import MOST_ROWS, OF_MANY, REGISTERS, STEP_BYTES, STRIPES, ExchangePlan
+from moesaic.kernels.peer_flags import ALL_STEPS
+from moesaic.kernels.peer_window import row_starts, window_bytes
 from tests.dispatch.layers import calls
 from tests.dispatch.plain_windows import in_one_process
 from tests.dispatch.programs import ended, started
@@ -31,8 +33,10 @@ def test_fleets_that_one_process_plays():
     [[checks, *others]] = ended([started("tests.dispatch.symmetric_process")])
     assert set(checks.split()) == NAMES
     assert others[:4] == ["layers equal one rank", "same bits", "one rank ahead", "one rank ahead with sums"]
-    assert "a rank was not heard from: it died, failed, or is slower than Ranks.timeout" in others[4]
-    assert others[5:] == ["same bits as codes"]
+    assert others[4] == "same bits by every plan"
+    for unheard in others[5:7]:  # one that did not come, and one that stopped half way
+        assert "a rank was not heard from: it died, failed, or is slower than Ranks.timeout" in unheard
+    assert others[7:] == ["same bits as codes"]
 
 
 @pytest.mark.dist
@@ -50,9 +54,11 @@ def test_rows_travel_16_bytes_at_a_time_and_flags_at_system_scope(oldest):
     [lines] = ended([started("tests.kernels.compiled_exchanges", interpret=False, oldest=oldest)])
     compiled = list(map(json.loads, lines))
     assert all(fact["triton"].startswith("3.6.") == oldest for fact in compiled)
+    count = compiled.pop()
+    assert (count["kernel"], count["counted"], count["waits_for_sums"], count["spills"]) == ("count", 4, 0, 0)
     kernels = [fact["kernel"] for fact in compiled]
-    assert kernels == ["exchange_tokens", "exchange_tokens", "exchange_sums", "exchange_sums"]
-    assert [fact["to_codes"] > 0 for fact in compiled] == [False, True, False, False]  # by an instruction for two
+    assert kernels == ["exchange_tokens", "exchange_tokens", "exchange_sums", "exchange_sums"] * 2
+    assert [fact["to_codes"] > 0 for fact in compiled] == [False, True, False, False] * 2  # by an instruction for two
     for fact in compiled:
         assert fact["narrow_row_accesses"] == 0, fact
         assert fact["released"] == 1, fact
@@ -63,8 +69,37 @@ def test_rows_travel_16_bytes_at_a_time_and_flags_at_system_scope(oldest):
 def test_a_window_holds_what_is_documented():
     assert row_bytes(2048, 8, torch.bfloat16, AsArrived()) == 2 * 2048 + 64
     assert row_bytes(2048, 8, torch.bfloat16, SlabPerExpert()) == 4 * 2048
-    assert round(window_bytes(2, 4096, row_bytes(2048, 8, torch.bfloat16, AsArrived())) / 1e6) == 68
-    assert round(window_bytes(8, 4096, row_bytes(7168, 8, torch.bfloat16, AsArrived())) / 1e6) == 944
+    plan = ExchangePlan.of(4096, 132, 2)
+    assert round(window_bytes(2, 4096, row_bytes(2048, 8, torch.bfloat16, AsArrived()), plan) / 1e6) == 68
+    assert round(window_bytes(8, 4096, row_bytes(7168, 8, torch.bfloat16, AsArrived()), plan) / 1e6) == 944
+
+
+@pytest.mark.parametrize("multiprocessors", [16, 78, 132])
+@pytest.mark.parametrize("tokens", [1, 7, 64, 527, 529, 4096, 1 << 20])
+@pytest.mark.parametrize("row_bytes", [16, 4160, 1 << 20])
+def test_a_plan_covers_its_tokens_in_steps_that_a_flag_can_count(tokens, multiprocessors, row_bytes):
+    plan = ExchangePlan.of(tokens, multiprocessors, 2)
+    assert plan.stripes == min(tokens, STRIPES * multiprocessors)
+    assert plan.programs == 2 * plan.stripes
+    assert all(65536 // (registers * 32 * plan.warps) > STRIPES for registers in (REGISTERS, OF_MANY))  # who may send
+    rows = plan.rows_of(row_bytes)
+    assert 1 <= rows <= min(MOST_ROWS, -(-tokens // plan.stripes))
+    assert (rows - 1) * row_bytes < STEP_BYTES
+    assert -(-tokens // (plan.stripes * rows)) < ALL_STEPS.value
+
+
+def test_the_plan_of_two_h200_is_the_one_that_was_measured():
+    plan = ExchangePlan.of(4096, 132, 2)
+    assert (plan.stripes, plan.warps, plan.elements, plan.registers) == (528, 4, 2048, 80)
+    there = {(h, c): row_starts(h, 8, 2, coded=c)[-1] for h in (2048, 7168) for c in (False, True)}
+    assert {of: plan.rows_of(size) for of, size in there.items()} == {
+        (2048, False): 4,
+        (7168, False): 2,
+        (2048, True): 8,
+        (7168, True): 3,
+    }
+    assert [plan.rows_of(2 * hidden) for hidden in (2048, 7168)] == [4, 2]
+    assert ExchangePlan.of(64, 132, 2).programs == 128
 
 
 def opened(ranks, **sizes):

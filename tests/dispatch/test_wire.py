@@ -25,6 +25,7 @@ from moesaic.dispatch.symmetric_memory import SymmetricMemory
 from moesaic.dispatch.threads import in_threads, ranks_in_threads
 from moesaic.dispatch.wire import WIRES, Wire
 from moesaic.errors import DispatchError
+from moesaic.kernels.exchange_plan import ExchangePlan
 from moesaic.kernels.peer_window import PeerWindow, row_starts
 from moesaic.quant import FP8, INT8, PerGroup, PerRow, Plain
 from tests.dispatch.layers import calls
@@ -178,7 +179,7 @@ def test_a_gpu_without_the_instructions_is_refused():
         mock.patch.object(torch.cuda, "get_device_name", return_value="an A100"),
     ):
         memory = torch.empty(8, dtype=torch.uint8, device="cuda:0")
-        window = PeerWindow(memory, torch.empty(1), torch.empty(1), 0, 4, 128, 1)
+        window = PeerWindow(memory, torch.empty(1), torch.empty(1), 0, 4, 128, 1, ExchangePlan(stripes=1))
         SymmetricMemory(alone, Placement.contiguous(5, 1), window)
         with pytest.raises(DispatchError, match=r"an A100 has no instructions for FP8.*, which came with sm_89: use"):
             SymmetricMemory(alone, Placement.contiguous(5, 1), window, wire=CODES)

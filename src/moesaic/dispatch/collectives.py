@@ -22,6 +22,9 @@ from torch.distributed import ProcessGroup
 from moesaic.checks import finite_number, instance
 from moesaic.errors import CollectiveError, DispatchError
 
+LOOKING = 20e-6
+"""Seconds between two looks at an exchange of NCCL."""
+
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,6 +110,7 @@ class Ranks:
             works += [self.group.recv([tensor], rank, 0) for tensor, rank in got]
             if grouped:
                 works = [self.group._end_coalescing(tensors[0].device)]  # noqa: SLF001
+                _watch(works[0], self.timeout)
             try:
                 while works:
                     works.pop(0).wait(timedelta(seconds=self.timeout))
@@ -138,6 +142,16 @@ class Ranks:
                 f"{self.timeout:g} s allowed): one of them died, failed or is slower than Ranks.timeout; its own error "
                 f"says which. torch: {fault}"
             ) from fault
+
+
+def _watch(work: Any, seconds: float) -> None:
+    """Return when `work` is completed, or after `seconds`.
+
+    NCCL's own wait with a timeout sleeps for whole milliseconds, in which 300 MB could travel.
+    """
+    until = time.monotonic() + seconds
+    while not work.is_completed() and time.monotonic() < until:
+        time.sleep(LOOKING)
 
 
 def _until_let_go(tensors: Sequence[Tensor], uses: Sequence[int]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib.util import find_spec
 from typing import final
 
 import torch
@@ -21,10 +23,10 @@ FEW = 1024
 class LoadRecorder:
     """Counts of (token, slot) pairs for each logical expert of each layer, of this rank's tokens, on `device`.
 
-    The counts only grow; `ExpertLoad.since` takes the load between two readings. One call adds two operators up to
-    `FEW` ids (bucketize, scatter_add) and three beyond (clamp, add, index_add), none of which the host waits for, so it
-    can be captured in a CUDA graph, whose replays count, and compiled into one. A recorder belongs to one thread on a
-    CPU; on CUDA any number of streams may count at once.
+    The counts only grow; `ExpertLoad.since` takes the load between two readings. One call adds one launch on CUDA, and
+    where there is no Triton two operators up to `FEW` ids (bucketize, scatter_add) and three beyond (clamp, add,
+    index_add). The host waits for none of them, so it can be captured in a CUDA graph, whose replays count, and
+    compiled into one. A recorder belongs to one thread on a CPU; on CUDA any number of streams may count at once.
     """
 
     def __init__(self, num_layers: int, num_experts: int, device: torch.device | str = "cpu") -> None:
@@ -40,6 +42,7 @@ class LoadRecorder:
             edges = torch.arange(self.num_experts + 1, device=device)
         self._edges = {torch.int32: edges.int(), torch.int64: edges}
         self.device = edges.device  # where it counts
+        self._launch = _one_launch(self.device)
 
     def __repr__(self) -> str:
         return f"LoadRecorder({self.num_layers}, {self.num_experts}, {str(self.device)!r})"
@@ -60,7 +63,9 @@ class LoadRecorder:
         edges, number = self._edges.get(topk_ids.dtype), topk_ids.numel()
         if edges is None:
             raise DispatchError(f"the ids are {topk_ids.dtype}, but a recorder counts torch.int32 or torch.int64")
-        if number <= FEW:
+        if self._launch is not None:
+            self._launch(topk_ids.flatten(), self._bins[layer], self.num_experts)
+        elif number <= FEW:
             # How many of 0, 1 to E are not above the id: 0 for one below them, E + 1 for one above, else the id plus 1.
             bins = torch.bucketize(topk_ids.flatten(), edges, right=True)
             self._bins[layer].scatter_add_(0, bins, self._ones)
@@ -79,3 +84,15 @@ class LoadRecorder:
 
     def _counts(self) -> Int[Tensor, "layers E"]:
         return torch.stack(self._bins)[:, 1:-1].contiguous()
+
+
+def _one_launch(device: torch.device) -> Callable[[Tensor, Tensor, int], None] | None:
+    """What counts ids into bins in one launch on `device`, if it is a GPU and there is Triton."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return None
+    from moesaic.kernels.count_ids import count_as_operator, count_ids  # noqa: PLC0415
+
+    def count(ids: Tensor, bins: Tensor, num_experts: int) -> None:
+        (count_as_operator if torch.compiler.is_compiling() else count_ids)(ids, bins, num_experts)
+
+    return count

@@ -15,8 +15,9 @@ from moesaic.dispatch.all_or_none import all_or_none
 from moesaic.dispatch.arrangement import Arrangement, AsArrived
 from moesaic.dispatch.collectives import Ranks
 from moesaic.dispatch.exchanges import row_bytes
-from moesaic.dispatch.peer_access import host, reasons_against
+from moesaic.dispatch.peer_access import host, multiprocessors, reasons_against
 from moesaic.errors import DispatchError
+from moesaic.kernels.exchange_plan import ExchangePlan
 from moesaic.kernels.peer_window import PeerWindow, window_bytes
 
 OWNER = "open_window"
@@ -55,21 +56,22 @@ def open_window(
         reasons = reasons_against(ranks)
         if reasons:
             raise DispatchError("; ".join(reasons))
-        told = {"host": host(), "max_tokens": str(tokens), "bytes of a row": str(bytes_a_row)}
+        plan = ExchangePlan.of(tokens, multiprocessors(ranks.device), ranks.size)
+        told = {"host": host(), "max_tokens": str(tokens), "bytes of a row": str(bytes_a_row), "plan": repr(plan)}
     agree(ranks, told, owner=OWNER)
-    return _opened(ranks, tokens, bytes_a_row)
+    return _opened(ranks, tokens, bytes_a_row, plan)
 
 
 def _all_or_none(ranks: Ranks, step: str) -> AbstractContextManager[None]:
     return all_or_none(ranks, f"{OWNER}, {step}", "no rank has a window")
 
 
-def _opened(ranks: Ranks, max_tokens: int, bytes_a_row: int) -> PeerWindow:
+def _opened(ranks: Ranks, max_tokens: int, bytes_a_row: int, plan: ExchangePlan) -> PeerWindow:
     import torch.distributed._symmetric_memory as symmetric  # noqa: PLC0415
 
     device = torch.device(ranks.device)
     with _all_or_none(ranks, "room for the rows"), torch.cuda.device(device):
-        size = window_bytes(ranks.size, max_tokens, bytes_a_row)
+        size = window_bytes(ranks.size, max_tokens, bytes_a_row, plan)
         memory = symmetric.empty(size, dtype=torch.uint8, device=device).zero_()
         torch.cuda.synchronize()  # nobody may signal before the flags are zero
     # A rendezvous waits for all ranks, so none may come to it that has no memory to show.
@@ -79,4 +81,4 @@ def _opened(ranks: Ranks, max_tokens: int, bytes_a_row: int) -> PeerWindow:
     # Newer releases of torch cut the tensor out of a block, which need not be at one place on all ranks.
     inside = ranks.all_gather(memory.data_ptr() - blocks[ranks.rank], f"{OWNER}, places in memory")
     sizes = (max_tokens, bytes_a_row, int(ranks.timeout * POLLS_A_SECOND))
-    return PeerWindow.over(memory, blocks + inside, ranks.rank, sizes, handle)
+    return PeerWindow.over(memory, blocks + inside, ranks.rank, sizes, plan, handle)

@@ -1,4 +1,4 @@
-"""reasons_against: why this rank's GPU and those of the others cannot write into each other's memory."""
+"""reasons_against: why this rank's GPU and those of the others cannot write into each other's memory, and its size."""
 
 from __future__ import annotations
 
@@ -38,6 +38,12 @@ def native_atomics(one: int, other: int) -> bool:
     found = [driver.cuDeviceGet(ctypes.byref(d), n) for d, n in zip(devices, (one, other), strict=True)]
     found.append(driver.cuDeviceGetP2PAttribute(ctypes.byref(value), NATIVE_ATOMICS, *devices))
     return not any(found) and value.value == 1
+
+
+def multiprocessors(device: torch.device | str) -> int:
+    """How many `device` has; 1 of what is no GPU."""
+    on_card = torch.device(device).type == "cuda"
+    return torch.cuda.get_device_properties(device).multi_processor_count if on_card else 1
 
 
 def host() -> str:

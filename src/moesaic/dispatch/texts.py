@@ -16,6 +16,8 @@ def gather_texts(ranks: Ranks, text: str, step: str, what: str) -> list[str]:
     encoded = text.encode(errors="backslashreplace")
     lengths = torch.tensor([len(encoded)], device=ranks.device)
     every = ranks.all_gather(lengths, f"{step}, lengths of the {what}").flatten().tolist()
+    if not any(every):  # nobody has anything to say, as after each step that went well
+        return [""] * ranks.size
     mine = torch.tensor(list(encoded.ljust(max(every))), dtype=torch.uint8, device=ranks.device)
     gathered = ranks.all_gather(mine, f"{step}, the {what}").tolist()
     return [bytes(row[:length]).decode() for row, length in zip(gathered, every, strict=True)]

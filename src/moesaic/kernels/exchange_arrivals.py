@@ -5,17 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, final
 
-import torch
 import triton
 from torch import Tensor
 
+from moesaic.kernels.exchange_plan import ExchangePlan
 from moesaic.kernels.launching import overlap_launches
-
-MOST_COLUMNS = 8192
-"""Elements of a row that a program holds at once."""
-
-MOST_CODED = 4096
-"""As many that it also rounds: 75 registers a thread on sm_90, where 8192 take 126, and 32 without rounding."""
 
 
 @final
@@ -35,15 +29,24 @@ class Arrivals:
     num_valid: Tensor
 
 
-def launch_options(hidden: int, device: torch.device, *, coded: bool = False) -> dict[str, Any]:
-    """How an exchange of rows of `hidden` elements is launched, whole groups of 128 where they are `coded`.
+def launch_options(rows: Tensor, plan: ExchangePlan, *, coded: bool = False) -> dict[str, Any]:
+    """How an exchange of such `rows` [.., H] is launched, whole groups of 128 where they are `coded`.
 
     On a GPU a rank that is not heard from ends it.
     """
-    columns = triton.next_power_of_2(hidden)
-    columns = min(MOST_CODED, max(columns, 128)) if coded else min(MOST_COLUMNS, columns)
-    warps = 8 if columns >= 2048 else 4
+    hidden, device = rows.shape[1], rows.device
+    # Rounding takes the registers of as many again; float32 is twice as wide, and its sums spilled otherwise.
+    most = plan.elements // 2 if coded or rows.element_size() > 2 else plan.elements
+    columns = min(most, triton.next_power_of_2(max(hidden, 128) if coded else hidden))
     overlap = overlap_launches(device)
     on_card = {"debug": True, "sanitize_overflow": False} if device.type == "cuda" else {}
     overlapped = {"launch_pdl": True} if overlap else {}
-    return {"BLOCK": columns, "LANES": 32 * warps, "OVERLAP": overlap, "num_warps": warps, **on_card, **overlapped}
+    return {
+        "BLOCK": columns,
+        "LANES": 32 * plan.warps,
+        "OVERLAP": overlap,
+        "num_warps": plan.warps,
+        "maxnreg": plan.registers,
+        **on_card,
+        **overlapped,
+    }

@@ -55,14 +55,13 @@ def store_codes(
 @triton.jit
 @no_type_check
 def load_values(
-    address, number, start, needed,
-    H: tl.constexpr, STRIDE: tl.constexpr, SCALES_AT: tl.constexpr, BLOCK: tl.constexpr,
+    address, number, start, H: tl.constexpr, STRIDE: tl.constexpr, SCALES_AT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The numbers [BLOCK] in float32 of what `store_codes` stored."""
     column = start + tl.arange(0, BLOCK)
     group = start // GROUP + tl.arange(0, BLOCK // GROUP)
     beside = row_in(address + SCALES_AT, number, STRIDE, tl.float32)
-    scales = tl.load(beside + group, mask=(group * GROUP < H) & needed, other=0.0)
+    scales = tl.load(beside + group, mask=group * GROUP < H, other=0.0)
     row = row_in(address, number, STRIDE, tl.uint8)
-    codes = tl.load(row + column, mask=(column < H) & needed, other=0)
+    codes = tl.load(row + column, mask=column < H, other=0)
     return values_of(codes.to(tl.float8e4nv, bitcast=True), scales, BLOCK)

@@ -1,7 +1,8 @@
 """out[t] = sum_r of rank r's sum for token t, in float32, in the order of ranks, rounded once.
 
-One launch: a program writes its rows straight into the memory of the ranks whose tokens they are, tells the other
-ranks' same program, waits for those, and adds up. Sums travel as they are given; zero where a rank was not needed.
+One launch: programs write the rows of their stripe, some at a time, straight into the memory of the ranks whose tokens
+they are, tell the same stripe of the other ranks, and add up what came while the next ones travel. Sums travel as they
+are given; zero where a rank was not needed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from torch import Tensor
 
 from moesaic.kernels.exchange_arrivals import Arrivals, launch_options
 from moesaic.kernels.launching import wait_for_previous
-from moesaic.kernels.peer_flags import await_peers, row_of, signal
+from moesaic.kernels.peer_flags import ALL_STEPS, all_heard, await_peers, number_of, signal
 from moesaic.kernels.peer_window import PeerWindow
+from moesaic.kernels.sum_steps import add_sums, send_sums
 
 
 def exchange_sums(
@@ -30,7 +32,7 @@ def exchange_sums(
     """Fill `out` [T, H]; `sums` [M * N, H] lie as `arrivals.rows` do. `phases` as for `exchange_tokens`."""
     send, receive = phases
     hidden = out.shape[1]
-    _exchange_sums[(window.programs,)](
+    _exchange_sums[(window.plan.programs,)](
         sums,
         sums.stride(0),
         arrivals.ids,
@@ -41,9 +43,12 @@ def exchange_sums(
         out,
         len(out),
         window.rank,
+        window.num_ranks,
         window.max_tokens,
         window.rows_at,
         window.polls,
+        window.plan.stripes,
+        window.plan.rows_of(hidden * sums.element_size()),
         N=window.num_ranks,
         K=arrivals.ids.shape[1],
         H=hidden,
@@ -52,11 +57,11 @@ def exchange_sums(
         SLOTS=triton.next_power_of_2(arrivals.ids.shape[1]),
         SEND=send,
         RECEIVE=receive,
-        **launch_options(hidden, sums.device),
+        **launch_options(sums, window.plan),
     )
 
 
-@triton.jit(do_not_specialize=["num_tokens", "me", "max_tokens", "rows_at", "polls"])
+@triton.jit(do_not_specialize=["num_tokens", "me", "num_ranks", "max_tokens", "rows_at", "polls", "stripes", "at_once"])
 @no_type_check
 def _exchange_sums(
     sums,
@@ -69,9 +74,12 @@ def _exchange_sums(
     out,
     num_tokens,
     me,
+    num_ranks,
     max_tokens,
     rows_at,
     polls,
+    stripes,
+    at_once,
     N: tl.constexpr,
     K: tl.constexpr,
     H: tl.constexpr,
@@ -85,42 +93,33 @@ def _exchange_sums(
     OVERLAP: tl.constexpr,
 ):
     program = tl.program_id(0)
-    programs = tl.num_programs(0)
-    column = tl.arange(0, BLOCK)
-    slot = tl.arange(0, SLOTS)
-    given = slot < K
+    stripe = program % stripes
     wait_for_previous(OVERLAP)
-    epoch = (tl.load(epochs + program) + 1) & 0x7FFFFFFF
+    epoch = number_of(epochs)
     half = rows_at + (epoch % 2) * N * max_tokens * STRIDE
+    stride = stripes * at_once
     if SEND:
-        for step in tl.static_range(1, N):
-            peer = (me + step) % N  # each rank begins with another, so that none is written to by all
-            target = tl.load(addresses + peer) + half
-            for token in range(program, tl.load(lengths + peer), programs):
-                row = tl.cast(token * N + peer, tl.int64)
-                needed = tl.max(tl.load(row_ids + row * K + slot, mask=given, other=-1), 0) >= 0
-                for start in tl.static_range(0, H, BLOCK):
-                    inside = (start + column < H) & needed
-                    value = tl.load(sums + row * sum_stride + start + column, mask=inside, other=0.0)
-                    tl.store(row_of(target, me * max_tokens + token, STRIDE, sums) + start + column, value, mask=inside)
-        signal(addresses, epoch, num_tokens, me, N, LANES)
+        if program < stripes:
+            lane = tl.arange(0, LANES)
+            stated = tl.load(lengths + lane, mask=(lane < N) & (lane != me), other=0)
+            steps = tl.maximum(tl.cdiv(tl.max(stated, 0) - stripe, stride), 1)
+            for step in range(steps):
+                first = stripe + step * stride
+                send_sums(
+                    sums, sum_stride, row_ids, addresses, half, stated, first, first + stride, stripes, me, num_ranks,
+                    max_tokens, N, K, H, STRIDE, SLOTS, BLOCK, LANES,
+                )  # fmt: skip
+                done = tl.where(step + 1 < steps, step + 1, ALL_STEPS)
+                signal(addresses, epoch, done, num_tokens, me, stripe, stripes, N, LANES)
+            tl.store(epochs + program, epoch)
     if RECEIVE:
-        await_peers(addresses, epoch, me, polls, N, LANES)
-        source = tl.load(addresses + me) + half
-        for token in range(program, num_tokens, programs):
-            home = tl.load(homes + tl.cast(token, tl.int64) * K + slot, mask=given, other=-1)
-            for start in tl.static_range(0, H, BLOCK):
-                inside = start + column < H
-                total = tl.zeros([BLOCK], tl.float32)
-                for rank in tl.static_range(N):
-                    needed = inside & (tl.max((home == rank // SHARDS).to(tl.int32), 0) > 0)
-                    if rank == me:
-                        own = sums + tl.cast(token * N + me, tl.int64) * sum_stride
-                        total += tl.load(own + start + column, mask=needed, other=0.0).to(tl.float32)
-                    else:
-                        came = row_of(source, rank * max_tokens + token, STRIDE, sums)
-                        total += tl.load(came + start + column, mask=needed, other=0.0).to(tl.float32)
-                tl.store(
-                    out + tl.cast(token, tl.int64) * H + start + column, total.to(out.dtype.element_ty), mask=inside
-                )
-        tl.store(epochs + program, epoch)
+        if program >= stripes:
+            for step in range(tl.maximum(tl.cdiv(num_tokens - stripe, stride), 1)):
+                _, polls = await_peers(addresses, epoch, step + 1, me, polls, stripe, stripes, N, LANES)
+                first = stripe + step * stride
+                add_sums(
+                    sums, sum_stride, homes, addresses, half, out, first, tl.minimum(first + stride, num_tokens),
+                    stripes, me, num_ranks, max_tokens, N, K, H, SHARDS, STRIDE, SLOTS, BLOCK,
+                )  # fmt: skip
+            tl.store(epochs + program, epoch)
+            all_heard(polls)

@@ -1,9 +1,10 @@
 """rows[t * N + r] = token t of rank r, for each token of each rank that has an expert here; other rows stay undefined.
 
-One launch: a program writes its tokens straight into the memory of each rank that needs them, with the local ids and
-the weights, tells the other ranks' same program, waits for those, and copies what came into memory of the batch. A row
-is written once to each rank, and its place needs no counting: no plan, no atomics, the same in every run. CODED rows
-are rounded to FP8 by the program that sends them, and read back by the one that copies them; its own are rounded too.
+One launch: programs write the tokens of their stripe, some at a time, straight into the memory of each rank that needs
+them, with the local ids and the weights, tell the same stripe of the other ranks, and copy what came into memory of the
+batch while the next ones travel. A row is written once to each rank, and its place needs no counting: no atomics, the
+same in every run. CODED rows are rounded to FP8 by the program that sends them, and read back by the one that copies
+them; a rank's own are rounded too.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import triton.language as tl
 from torch import Tensor
 
 from moesaic.kernels.exchange_arrivals import Arrivals, launch_options
-from moesaic.kernels.exchange_codes import codes_of, load_values, store_codes, values_of
 from moesaic.kernels.launching import wait_for_previous
-from moesaic.kernels.peer_flags import await_peers, row_of, signal
+from moesaic.kernels.peer_flags import ALL_STEPS, all_heard, await_peers, number_of, signal
 from moesaic.kernels.peer_window import PeerWindow, row_starts
+from moesaic.kernels.token_steps import receive_tokens, send_tokens
 
 
 def exchange_tokens(
@@ -41,8 +42,8 @@ def exchange_tokens(
     slots_of, replicas, slot_ranks, local_ids = tables
     send, receive = phases
     hidden, top_k = x.shape[1], topk_ids.shape[1]
-    scales_at, ids_at, weights_at, _ = row_starts(hidden, top_k, x.element_size(), coded=coded)
-    _exchange_tokens[(window.programs,)](
+    scales_at, ids_at, weights_at, row_bytes = row_starts(hidden, top_k, x.element_size(), coded=coded)
+    _exchange_tokens[(window.plan.programs,)](
         x,
         x.stride(0),
         topk_ids,
@@ -65,6 +66,8 @@ def exchange_tokens(
         window.max_tokens,
         window.rows_at,
         window.polls,
+        window.plan.stripes,
+        window.plan.rows_of(row_bytes),
         E=len(replicas),
         W=slots_of.shape[1],
         N=window.num_ranks,
@@ -79,11 +82,11 @@ def exchange_tokens(
         CODED=coded,
         SEND=send,
         RECEIVE=receive,
-        **launch_options(hidden, x.device, coded=coded),
+        **launch_options(x, window.plan, coded=coded),
     )
 
 
-@triton.jit(do_not_specialize=["num_tokens", "me", "max_tokens", "rows_at", "polls"])
+@triton.jit(do_not_specialize=["num_tokens", "me", "max_tokens", "rows_at", "polls", "stripes", "at_once"])
 @no_type_check
 def _exchange_tokens(
     x,
@@ -108,6 +111,8 @@ def _exchange_tokens(
     max_tokens,
     rows_at,
     polls,
+    stripes,
+    at_once,
     E: tl.constexpr,
     W: tl.constexpr,
     N: tl.constexpr,
@@ -127,89 +132,41 @@ def _exchange_tokens(
     OVERLAP: tl.constexpr,
 ):
     program = tl.program_id(0)
-    programs = tl.num_programs(0)
-    column = tl.arange(0, BLOCK)
-    slot = tl.arange(0, SLOTS)
-    given = slot < K
+    stripe = program % stripes
     wait_for_previous(OVERLAP)
-    epoch = (tl.load(epochs + program) + 1) & 0x7FFFFFFF
+    epoch = number_of(epochs)
     half = rows_at + (epoch % 2) * N * max_tokens * STRIDE
+    stride = stripes * at_once
     if SEND:
-        for token in range(program, num_tokens, programs):
-            pair = tl.cast(token, tl.int64) * K + slot
-            expert = tl.load(topk_ids + pair, mask=given, other=-1)
-            weight = tl.load(topk_weights + pair, mask=given, other=0.0)
-            active = (expert >= 0) & (expert < E)
-            expert = tl.where(active, expert, 0)
-            replica = (token + me) % tl.load(replicas + expert)
-            place = tl.load(slots_of + expert * W + replica)
-            home = tl.where(active, tl.load(slot_ranks + place), -1)
-            local = tl.load(local_ids + place)
-            tl.store(homes + pair, home, mask=given)
-            own = tl.cast(token * N + me, tl.int64)
-            for rank in tl.static_range(N):
-                here = home == rank // SHARDS
-                sent = tl.where(here, local, -1)
-                if rank == me:
-                    tl.store(row_ids + own * K + slot, sent, mask=given)
-                    tl.store(row_weights + own * K + slot, weight, mask=given)
-                else:
-                    target = tl.load(addresses + rank) + half
-                    tl.store(row_of(target + IDS_AT, me * max_tokens + token, STRIDE, row_ids) + slot, sent, mask=given)
-                    tl.store(
-                        row_of(target + WEIGHTS_AT, me * max_tokens + token, STRIDE, row_weights) + slot,
-                        weight,
-                        mask=given,
-                    )
-            for start in tl.static_range(0, H, BLOCK):
-                inside = start + column < H
-                value = tl.load(x + tl.cast(token, tl.int64) * x_stride + start + column, mask=inside, other=0.0)
-                if CODED:
-                    codes, scales = codes_of(value.to(tl.float32), BLOCK)
-                    value = values_of(codes, scales, BLOCK).to(rows.dtype.element_ty)
-                for rank in tl.static_range(N):
-                    needed = tl.max((home == rank // SHARDS).to(tl.int32), 0) > 0
-                    if rank == me:
-                        tl.store(rows + own * row_stride + start + column, value, mask=inside & needed)
-                    elif CODED:
-                        store_codes(
-                            tl.load(addresses + rank) + half, me * max_tokens + token, codes, scales, start, needed,
-                            H, STRIDE, SCALES_AT, BLOCK,
-                        )  # fmt: skip
-                    else:
-                        target = row_of(tl.load(addresses + rank) + half, me * max_tokens + token, STRIDE, rows)
-                        tl.store(target + start + column, value, mask=inside & needed)
-        signal(addresses, epoch, num_tokens, me, N, LANES)
+        if program < stripes:
+            steps = tl.maximum(tl.cdiv(num_tokens - stripe, stride), 1)
+            for step in range(steps):
+                first = stripe + step * stride
+                send_tokens(
+                    x, x_stride, topk_ids, topk_weights, slots_of, replicas, slot_ranks, local_ids, addresses, half,
+                    rows, row_stride, row_ids, row_weights, homes, first, tl.minimum(first + stride, num_tokens),
+                    stripes, me, max_tokens,
+                    E, W, N, K, H, SHARDS, STRIDE, SCALES_AT, IDS_AT, WEIGHTS_AT, SLOTS, CODED, BLOCK,
+                )  # fmt: skip
+                done = tl.where(step + 1 < steps, step + 1, ALL_STEPS)
+                signal(addresses, epoch, done, num_tokens, me, stripe, stripes, N, LANES)
+            tl.store(epochs + program, epoch)
     if RECEIVE:
-        lane = tl.arange(0, LANES)
-        stated = tl.where(lane == me, num_tokens, await_peers(addresses, epoch, me, polls, N, LANES))
-        stated = tl.where(lane < N, stated, 0)
-        if program == 0:
-            tl.store(lengths + lane, stated, mask=lane < N)
-            tl.store(num_valid, N * tl.max(stated, 0))
-        for step in tl.static_range(N):
-            peer = (me + step) % N
-            number = tl.sum(tl.where(lane == peer, stated, 0), 0)
-            source = tl.load(addresses + me) + half
-            for token in range(program, max_tokens, programs):
-                row = tl.cast(token * N + peer, tl.int64)
-                if token >= number:
-                    tl.store(row_ids + row * K + slot, tl.full([SLOTS], -1, tl.int32), mask=given)
-                elif step > 0:
-                    came = peer * max_tokens + token
-                    found = tl.load(row_of(source + IDS_AT, came, STRIDE, row_ids) + slot, mask=given, other=-1)
-                    weight = tl.load(
-                        row_of(source + WEIGHTS_AT, came, STRIDE, row_weights) + slot, mask=given, other=0.0
-                    )
-                    tl.store(row_ids + row * K + slot, found, mask=given)
-                    tl.store(row_weights + row * K + slot, weight, mask=given)
-                    needed = tl.max(found, 0) >= 0
-                    for start in tl.static_range(0, H, BLOCK):
-                        inside = (start + column < H) & needed
-                        if CODED:
-                            value = load_values(source, came, start, needed, H, STRIDE, SCALES_AT, BLOCK)
-                            value = value.to(rows.dtype.element_ty)
-                        else:
-                            value = tl.load(row_of(source, came, STRIDE, rows) + start + column, mask=inside, other=0.0)
-                        tl.store(rows + row * row_stride + start + column, value, mask=inside)
-        tl.store(epochs + program, epoch)
+        if program >= stripes:
+            lane = tl.arange(0, LANES)
+            stated = tl.zeros([LANES], tl.int32)
+            for step in range(tl.cdiv(max_tokens, stride)):
+                first = stripe + step * stride
+                if (step == 0) | (tl.max(tl.where(lane == me, 0, stated), 0) > first):
+                    seen, polls = await_peers(addresses, epoch, step + 1, me, polls, stripe, stripes, N, LANES)
+                    stated = tl.where(lane == me, num_tokens, tl.where(lane < N, seen, 0))
+                receive_tokens(
+                    addresses, half, rows, row_stride, row_ids, row_weights, stated, first,
+                    tl.minimum(first + stride, max_tokens), stripes, me, max_tokens,
+                    N, K, H, STRIDE, SCALES_AT, IDS_AT, WEIGHTS_AT, SLOTS, CODED, BLOCK, LANES,
+                )  # fmt: skip
+            if stripe == 0:
+                tl.store(lengths + lane, stated, mask=lane < N)
+                tl.store(num_valid, N * tl.max(stated, 0))
+            tl.store(epochs + program, epoch)
+            all_heard(polls)

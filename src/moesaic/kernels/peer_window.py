@@ -11,11 +11,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from moesaic.kernels.exchange_plan import ExchangePlan
+
 ALIGNMENT = 16
 """Bytes, of which a row and each of its parts begin at a multiple."""
-
-MOST_PROGRAMS = 4096
-"""Programs of an exchange: each takes every so many tokens, and waits for the same program of the other ranks only."""
 
 
 @final
@@ -24,11 +23,12 @@ class PeerWindow:
     """The window of `rank`, which holds `max_tokens` M rows of `row_bytes` bytes from each of N ranks, twice.
 
     Twice, since a rank may begin the next exchange while another still reads what came in this one; to the one after
-    that it comes only when all have read. `memory` uint8: flags `[2, N, G]` int64 of G programs, then the rows
-    `[2, N, M, row_bytes]`. `addresses` int64 `[N]`: where the memory of each rank begins, as this rank sees it.
-    `epochs` int64 `[G]`: the exchanges that each program has made, counted on the device, so that a CUDA graph can be
-    replayed. `polls`: how often a program looks for another rank, about a microsecond each, before it gives up.
-    `handle`: what keeps the peers' memory mapped.
+    that it comes only when all have read. `memory` uint8: flags `[2, N, S]` int64 of the plan's S stripes, then the
+    rows `[2, N, M, row_bytes]`. `addresses` int64 `[N]`: where the memory of each rank begins, as this rank sees it.
+    `epochs` int64 `[2 S]`: the exchanges that each program has made, counted on the device, so that a CUDA graph can be
+    replayed. `polls`: how often a program looks for another rank, about a microsecond each, before it gives up. `plan`:
+    of every exchange through the window, so that all programs count alike. `handle`: what keeps the peers' memory
+    mapped.
     """
 
     memory: Tensor
@@ -38,6 +38,7 @@ class PeerWindow:
     max_tokens: int
     row_bytes: int
     polls: int
+    plan: ExchangePlan
     handle: Any = None
 
     def __repr__(self) -> str:
@@ -55,36 +56,34 @@ class PeerWindow:
         return len(self.addresses)
 
     @property
-    def programs(self) -> int:
-        """G."""
-        return len(self.epochs)
-
-    @property
     def rows_at(self) -> int:
         """The byte at which the rows begin."""
-        return rows_at(self.num_ranks, self.programs)
+        return rows_at(self.num_ranks, self.plan)
 
     @classmethod
-    def over(cls, memory: Tensor, addresses: Tensor, rank: int, sizes: tuple[int, int, int], handle: Any) -> PeerWindow:
+    def over(
+        cls,
+        memory: Tensor,
+        addresses: Tensor,
+        rank: int,
+        sizes: tuple[int, int, int],
+        plan: ExchangePlan,
+        handle: Any = None,
+    ) -> PeerWindow:
         """The window of `rank` in zeroed `memory`; `sizes`: max_tokens, row_bytes, polls."""
         max_tokens, row_bytes, polls = sizes
-        epochs = torch.zeros(num_programs(max_tokens), dtype=torch.int64, device=memory.device)
-        return cls(memory, addresses, epochs, rank, max_tokens, row_bytes, polls, handle)
+        epochs = torch.zeros(plan.programs, dtype=torch.int64, device=memory.device)
+        return cls(memory, addresses, epochs, rank, max_tokens, row_bytes, polls, plan, handle)
 
 
-def num_programs(max_tokens: int) -> int:
-    """G, the same in every exchange of a window, so that all its programs count alike."""
-    return min(max_tokens, MOST_PROGRAMS)
-
-
-def rows_at(num_ranks: int, programs: int) -> int:
+def rows_at(num_ranks: int, plan: ExchangePlan) -> int:
     """Bytes of the flags, rounded up to a line."""
-    return -(-2 * num_ranks * programs * 8 // 128) * 128
+    return -(-2 * num_ranks * plan.stripes * 8 // 128) * 128
 
 
-def window_bytes(num_ranks: int, max_tokens: int, row_bytes: int) -> int:
+def window_bytes(num_ranks: int, max_tokens: int, row_bytes: int, plan: ExchangePlan) -> int:
     """What each rank sets aside: 68 MB for 4096 tokens of 2048 bfloat16 on 2 ranks, 944 MB for 7168 of them on 8."""
-    return rows_at(num_ranks, num_programs(max_tokens)) + 2 * num_ranks * max_tokens * row_bytes
+    return rows_at(num_ranks, plan) + 2 * num_ranks * max_tokens * row_bytes
 
 
 def row_starts(hidden_size: int, top_k: int, itemsize: int, *, coded: bool) -> tuple[int, int, int, int]:
