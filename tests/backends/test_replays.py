@@ -19,6 +19,7 @@ from moesaic.backends.device_weights import DeviceWeights
 from moesaic.backends.replays import ATTEMPTS, Replays, kind_of
 from moesaic.conformance.checks.fresh import Filled
 from moesaic.errors import LaunchError
+from moesaic.kernels import replayed_launches
 from moesaic.kernels.launch_recording import recorded_calls
 from moesaic.kernels.replayed_launches import Replay
 from moesaic.tuning import Always, Product, Streamed, Task, Vector
@@ -201,6 +202,16 @@ def test_only_so_many_kinds_are_kept(monkeypatch):
     assert [value.__class__ for value in prepared.replays._known.values()] == [Replay, Replay]
     by_size.compute_tokens(*tokens(problem, 3), prepared, problem)
     assert prepared.replays._known == {(3, 3): 1}
+
+
+def test_a_call_that_takes_much_memory_is_computed_as_ever(monkeypatch):
+    faked(monkeypatch)
+    problem, prepared = layer(VECTOR)
+    inner = 4 * 3 * 64 * 2  # bytes of the rows between the products
+    monkeypatch.setattr(replayed_launches, "MOST_BYTES", inner - 1)
+    for _ in range(ATTEMPTS + 1):
+        by_size.compute_tokens(*tokens(problem, 4), prepared, problem)
+    assert prepared.replays._known == {(4, 3): ATTEMPTS}
 
 
 def test_a_number_of_tokens_that_comes_once_is_not_recorded(monkeypatch):

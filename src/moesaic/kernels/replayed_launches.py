@@ -20,6 +20,10 @@ from moesaic.kernels.launch_recording import Calls, Launched
 ROUNDED = 512
 """Bytes at multiples of which torch's allocator begins, so that a replay's addresses are aligned as the first ones."""
 
+MOST_BYTES = 2**26
+"""Of a replay's memory. Larger ones the allocator would keep beside those of the calls before, and their kernels take
+longer than the host does."""
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -113,6 +117,8 @@ class Replay:
             if storage != own:
                 spaces[storage] = num_bytes
                 num_bytes += -(-size // ROUNDED) * ROUNDED
+        if num_bytes > MOST_BYTES:
+            return None
         lie = Places(tuple(inputs), out, spaces, frozenset(map(storage_of, constants)))
         try:
             steps = tuple(Step.of(launched, lie) for launched in calls.launches)
