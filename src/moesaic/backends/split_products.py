@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
+from moesaic.backends.nibble_products import multiplies_nibbles
 from moesaic.backends.ordered_products import OrderedProducts
 from moesaic.backends.stored_products import order_bytes
 from moesaic.backends.stored_weights import StoredWeights
@@ -19,28 +19,22 @@ if TYPE_CHECKING:
     from moesaic.kernels.row_order import RowOrder
     from moesaic.kernels.split_rows import SplitRows
 
-TILE_ROWS = 16
-
 ALIGNMENT = 8
 """Rows of one expert begin at multiples of it."""
 
-GROUPS = (64, 128)
-"""Columns of INT4 that may share a scale: sums of 64 are scaled."""
-
-STEP = 8
-"""TMA copies rows of bfloat16 numbers that begin at multiples of 16 bytes."""
+LEAST_GROUP = 64
+"""Columns of INT4 that share a scale: sums of so many are scaled."""
 
 
 def multiplies_split(problem: Problem) -> bool:
     """Whether these products take the scheme: codes of 4 bits whose scales belong to 32 columns or more."""
-    inputs, sizes = problem.scheme.inputs, (problem.hidden_size, problem.intermediate_size)
-    if problem.dtype != torch.bfloat16 or not isinstance(inputs, Plain) or any(size % STEP for size in sizes):
+    if not multiplies_nibbles(problem) or not isinstance(problem.scheme.inputs, Plain):
         return False
     match problem.scheme.weights:
         case MXFP4():
             return True
-        case INT4(granularity=PerGroup(columns=columns), zero_point=False, scale=torch.bfloat16):
-            return columns in GROUPS
+        case INT4(granularity=PerGroup(columns=columns)):
+            return columns >= LEAST_GROUP
         case _:
             return False
 
@@ -56,11 +50,11 @@ def split_grouped(batch: GroupedBatch, prepared: StoredWeights, problem: Problem
 
 
 def _products(prepared: StoredWeights, problem: Problem) -> OrderedProducts[SplitRows]:
-    from moesaic.kernels.split_product import numbers_beside  # noqa: PLC0415
+    from moesaic.kernels.split_form import ROWS, numbers_beside  # noqa: PLC0415
     from moesaic.kernels.split_rows import split_rows  # noqa: PLC0415
 
-    spread = partial(split_rows, numbers=numbers_beside(prepared.gate_up.stored))
-    return OrderedProducts(TILE_ROWS, ALIGNMENT, spread, partial(_multiply, prepared=prepared, problem=problem))
+    spread = partial(split_rows, numbers=numbers_beside(prepared.gate_up.stored.form.code))
+    return OrderedProducts(ROWS, ALIGNMENT, spread, partial(_multiply, prepared=prepared, problem=problem))
 
 
 def split_bytes(problem: Problem, num_rows: int) -> int:
@@ -76,11 +70,12 @@ def split_bytes(problem: Problem, num_rows: int) -> int:
 def _multiply(rows: SplitRows, order: RowOrder, results: Tensor, *, prepared: StoredWeights, problem: Problem) -> None:
     """Both products. The first splits what it stores, and the second begins while it ends."""
     from moesaic.kernels.hopper_product import announcements  # noqa: PLC0415
-    from moesaic.kernels.split_product import numbers_beside, split_product  # noqa: PLC0415
+    from moesaic.kernels.split_form import numbers_beside  # noqa: PLC0415
+    from moesaic.kernels.split_product import split_product  # noqa: PLC0415
     from moesaic.kernels.split_rows import SplitRows  # noqa: PLC0415
 
     hidden, width, down = problem.hidden_size, problem.intermediate_size, prepared.down
-    inner = SplitRows.empty(results.shape[0], width, numbers_beside(down.stored), results.device)
+    inner = SplitRows.empty(results.shape[0], width, numbers_beside(down.stored.form.code), results.device)
     split_product(
         rows,
         prepared.gate_up.stored,

@@ -1,7 +1,8 @@
 """A consumer's part of a tile of 4-bit weights and split rows on Hopper: codes become E4M3 numbers in registers.
 
-Each number of a row is two, which meet the same weights: two products into one sum. Sums of the columns that share a
-scale are apart, so that scales are multiplied with sums of 8 to 32 rows instead of with numbers.
+Each number of a row is two, which meet the same weights: the high parts of 8 rows and their low ones lie side by side
+in one product, and are added behind it. Sums of the columns that share a scale are apart, so that scales are multiplied
+with sums of 8 or 16 rows instead of with numbers.
 """
 
 from __future__ import annotations

@@ -60,11 +60,6 @@ class NibbleForm(ProductForm):
         return 104 if self.few else 240
 
     @property
-    @override
-    def producer_registers(self) -> int:
-        return 32
-
-    @property
     def bare(self) -> bool:
         """Whether numbers in E2M1 come times 2^-126, as their bits stand, which their scales make up for."""
         return self.code == "e2m1" and (self.scale == "e4m3" or self.small)

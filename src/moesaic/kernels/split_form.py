@@ -15,6 +15,7 @@ from triton.experimental.gluon import language as gl
 from typing_extensions import override
 
 from moesaic.kernels.hopper_form import DEPTH, Pipeline, ProductForm
+from moesaic.kernels.split_rows import BLOCK
 
 PIECE = 8
 """Rows copied at once: the least that the tensor core multiplies."""
@@ -24,9 +25,6 @@ ROWS = 2 * PIECE
 
 SHARED = 64
 """Columns of a row that share a power of two."""
-
-BLOCK = 128
-"""Columns of a step: a row holds the high parts of a block and then the low ones."""
 
 PIECE_ROWS, SHARED_COLUMNS, BLOCK_COLUMNS = gl.constexpr(PIECE), gl.constexpr(SHARED), gl.constexpr(BLOCK)
 
@@ -95,5 +93,10 @@ class SplitForm(ProductForm):
 
     @property
     def beside(self) -> int:
-        """Numbers beside a block of a row: two powers of two, and sums of what they scale if codes have an offset."""
-        return 2 if self.code == "e2m1" else 4
+        """Numbers beside a block of a row."""
+        return numbers_beside(self.code)
+
+
+def numbers_beside(code: str) -> int:
+    """What lies beside a block of a row: two powers of two, and the sums of what they scale if codes have an offset."""
+    return 2 if code == "e2m1" else 4

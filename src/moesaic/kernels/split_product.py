@@ -21,14 +21,9 @@ from moesaic.kernels.hopper_roles import begin, run_roles
 from moesaic.kernels.hopper_split import multiply_split
 from moesaic.kernels.nibble_scales import boxes_of
 from moesaic.kernels.row_order import RowOrder
-from moesaic.kernels.split_form import BLOCK, PIECE, ROWS, SplitForm
-from moesaic.kernels.split_rows import SplitRows
+from moesaic.kernels.split_form import PIECE, ROWS, SplitForm
+from moesaic.kernels.split_rows import BLOCK, SplitRows
 from moesaic.kernels.stored_experts import Stored
-
-
-def numbers_beside(stored: Stored) -> int:
-    """What `split_rows` has to put beside a block of rows that meet these weights."""
-    return 2 if stored.form.code == "e2m1" else 4
 
 
 def split_product(

@@ -19,6 +19,8 @@ from moesaic.kernels.launching import overlap_launches, wait_for_previous
 from moesaic.kernels.whole_numbers import ceil_div, next_power_of_2
 
 BLOCK = 128
+"""Columns that a product takes in a step."""
+
 ELEMENTS = 2048
 """Of a program."""
 
