@@ -11,7 +11,7 @@ from dispatching.shapes import Shape
 from layers.contender import Contender
 from layers.shapes import SHAPES
 
-from moesaic import ExpertWeights, Problem
+from moesaic import ExpertWeights, Plain, Problem, Scheme, SwiGLU
 
 
 @final
@@ -42,9 +42,22 @@ class Family(ABC):
 
     checked_tokens: int
 
-    @abstractmethod
+    def scheme(self, cell: Cell) -> Scheme:
+        """How weights and rows are stored: plainly."""
+        del cell
+        return Scheme(Plain(), Plain())
+
     def problem(self, cell: Cell) -> Problem:
-        """The same for every number of tokens."""
+        """The same for every number of tokens, in bfloat16."""
+        shape = cell.sizes
+        return Problem(
+            num_experts=shape.num_experts,
+            top_k=shape.top_k,
+            hidden_size=shape.hidden_size,
+            intermediate_size=shape.intermediate_size,
+            activation=SwiGLU(),
+            scheme=self.scheme(cell),
+        )
 
     @abstractmethod
     def weights(self, cell: Cell, device: str) -> ExpertWeights:

@@ -14,7 +14,7 @@ from peers.torch_grouped_mm import TorchGroupedMM
 from peers.triton_kernels_plain import TritonKernels
 from peers.vllm_plain import VLLM
 
-from moesaic import ExpertWeights, Problem, Reference, SwiGLU, TorchGrouped
+from moesaic import ExpertWeights, Problem, Reference, TorchGrouped
 from moesaic.backends import HopperGrouped, TritonGrouped
 from moesaic.tuning import Always, CostModel
 from moesaic.tuning.products import product
@@ -27,17 +27,6 @@ class PlainFamily(Family):
     """Weights that are not quantized."""
 
     checked_tokens = 32
-
-    def problem(self, cell: Cell) -> Problem:
-        """In bfloat16."""
-        shape = cell.sizes
-        return Problem(
-            num_experts=shape.num_experts,
-            top_k=shape.top_k,
-            hidden_size=shape.hidden_size,
-            intermediate_size=shape.intermediate_size,
-            activation=SwiGLU(),
-        )
 
     def weights(self, cell: Cell, device: str) -> ExpertWeights:
         """Under which rows keep their size."""

@@ -30,7 +30,6 @@ from moesaic import (
     Quantized,
     Reference,
     Scheme,
-    SwiGLU,
     TritonQuantized,
 )
 
@@ -67,17 +66,9 @@ class StoredFamily(Family):
 
     checked_tokens = 4
 
-    def problem(self, cell: Cell) -> Problem:
-        """Rows in bfloat16, rounded as the scheme says."""
-        shape = cell.sizes
-        return Problem(
-            num_experts=shape.num_experts,
-            top_k=shape.top_k,
-            hidden_size=shape.hidden_size,
-            intermediate_size=shape.intermediate_size,
-            activation=SwiGLU(),
-            scheme=SCHEMES[cell.scheme],
-        )
+    def scheme(self, cell: Cell) -> Scheme:
+        """Rows in bfloat16, rounded as it says."""
+        return SCHEMES[cell.scheme]
 
     def weights(self, cell: Cell, device: str) -> ExpertWeights:
         """Random codes, scales that give weights of about the usual size."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, final
 
 import torch
 from layers.clock import Call
-from layers.contender import Bound, Contender
+from layers.contender import Bound
 from peers.bundle import Bundle
+from peers.bundled import Bundled
 from torch import Tensor
 
 from moesaic import ExpertWeights, Problem, StandardBatch
@@ -24,22 +24,13 @@ GROUP = 128
 
 @final
 @dataclass(frozen=True)
-class DeepGEMM(Contender):
+class DeepGEMM(Bundled):
     """Two products and nothing else, so its answer is that of no layer."""
 
     name: str = "deepgemm_gemms"
     tolerance: float | None = None
+    bundle: ClassVar[Bundle] = DEEP_GEMM
     scope: ClassVar[str] = "gemms"
-
-    @property
-    def missing(self) -> str:
-        """As the bundle says."""
-        return DEEP_GEMM.missing
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """As the package says."""
-        return {"deep_gemm": DEEP_GEMM.version()}
 
     def bound(self, weights: ExpertWeights, problem: Problem) -> Bound:
         """Codes and scales as they are. Raises ValueError where a block would reach over gate and up."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from layers.clock import Call
-from layers.contender import Bound, Contender
+from layers.contender import Bound
+from peers.bundle import Bundle
+from peers.bundled import Bundled
 from peers.vllm_import import VLLM_BUNDLE, fused_moe
 from torch import Tensor
 
@@ -17,21 +19,12 @@ from moesaic import INT4, MXFP4, ExpertWeights, Problem, Quantized, StandardBatc
 
 @final
 @dataclass(frozen=True)
-class Marlin(Contender):
+class Marlin(Bundled):
     """Codes and scales are those of the weights, in Marlin's order."""
 
     name: str = "marlin"
     tolerance: float | None = 0.03
-
-    @property
-    def missing(self) -> str:
-        """As the bundle says."""
-        return VLLM_BUNDLE.missing
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """As the bundle says."""
-        return {"vllm": VLLM_BUNDLE.version()}
+    bundle: ClassVar[Bundle] = VLLM_BUNDLE
 
     def bound(self, weights: ExpertWeights, problem: Problem) -> Bound:
         """Repacked once, expert by expert. Raises ValueError for another format."""

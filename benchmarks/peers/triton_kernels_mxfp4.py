@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import torch
-from layers.contender import Bound, Contender
+from layers.contender import Bound
 from layers.exact import Activation, clamped_swiglu
+from peers.bundle import Bundle
+from peers.bundled import Bundled
 from peers.triton_kernels_layer import TOLERANCE, TRITON_KERNELS, layer
 
 from moesaic import ExpertWeights, Problem, Quantized
@@ -16,22 +17,13 @@ from moesaic import ExpertWeights, Problem, Quantized
 
 @final
 @dataclass(frozen=True)
-class TritonKernelsMXFP4(Contender):
+class TritonKernelsMXFP4(Bundled):
     """Codes and scales are those of the weights; rows count as gate and up in turns."""
 
     name: str = "triton_kernels"
     tolerance: float | None = TOLERANCE
+    bundle: ClassVar[Bundle] = TRITON_KERNELS
     activation: ClassVar[Activation] = staticmethod(clamped_swiglu)
-
-    @property
-    def missing(self) -> str:
-        """As the bundle says."""
-        return TRITON_KERNELS.missing
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """As the bundle says."""
-        return {"triton_kernels": TRITON_KERNELS.version()}
 
     def bound(self, weights: ExpertWeights, problem: Problem) -> Bound:
         """Swizzled once, as vLLM does for GPT-OSS on Hopper: without split-k, groups padded to a multiple of 4."""

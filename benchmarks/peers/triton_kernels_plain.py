@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from layers.contender import Bound, Contender
+from layers.contender import Bound
 from layers.exact import Activation, clamped_swiglu
+from peers.bundle import Bundle
+from peers.bundled import Bundled
 from peers.triton_kernels_layer import TOLERANCE, TRITON_KERNELS, layer
 
 from moesaic import ExpertWeights, Problem
@@ -15,22 +16,13 @@ from moesaic import ExpertWeights, Problem
 
 @final
 @dataclass(frozen=True)
-class TritonKernels(Contender):
+class TritonKernels(Bundled):
     """Its own choice of tiles."""
 
     name: str = "triton_kernels"
     tolerance: float | None = TOLERANCE
+    bundle: ClassVar[Bundle] = TRITON_KERNELS
     activation: ClassVar[Activation] = staticmethod(clamped_swiglu)
-
-    @property
-    def missing(self) -> str:
-        """As the bundle says."""
-        return TRITON_KERNELS.missing
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """As the bundle says."""
-        return {"triton_kernels": TRITON_KERNELS.version()}
 
     def bound(self, weights: ExpertWeights, problem: Problem) -> Bound:
         """The weights as they are, read transposed; their rows count as gate and up in turns."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from layers.clock import Call
-from layers.contender import Bound, Contender
+from layers.contender import Bound
+from peers.bundle import Bundle
+from peers.bundled import Bundled
 from peers.vllm_import import VLLM_BUNDLE, configuration, fused_moe
 
 from moesaic import ExpertWeights, Problem, StandardBatch
@@ -15,21 +17,12 @@ from moesaic import ExpertWeights, Problem, StandardBatch
 
 @final
 @dataclass(frozen=True)
-class VLLM(Contender):
+class VLLM(Bundled):
     """With its tuned configuration where it has one."""
 
     name: str = "vllm"
     tolerance: float | None = 0.02
-
-    @property
-    def missing(self) -> str:
-        """As the bundle says."""
-        return VLLM_BUNDLE.missing
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """As the bundle says."""
-        return {"vllm": VLLM_BUNDLE.version()}
+    bundle: ClassVar[Bundle] = VLLM_BUNDLE
 
     def remarks(self, problem: Problem) -> Mapping[str, Any]:
         """A default configuration makes it look slower than it can be."""
