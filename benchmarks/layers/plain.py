@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import final
 
 import torch
@@ -41,6 +42,14 @@ class PlainFamily(Family):
         if 32 <= pairs / problem.num_experts <= 600:
             found.append(Own("products", HopperGrouped(Always(product(problem, pairs)))))
             found.append(Own("streamed", HopperGrouped(CostModel(products=False))))
+        chosen = product(problem, pairs)
+        if pairs >= 512 * problem.num_experts:
+            found.append(
+                Own(
+                    "sums_apart" if chosen.blocks else "sums_inside",
+                    HopperGrouped(Always(replace(chosen, blocks=0 if chosen.blocks else 4))),
+                )
+            )
         if pairs / problem.num_experts >= 256:
             found.append(Own("triton_grouped", TritonGrouped()))
         return found

@@ -17,6 +17,7 @@ from moesaic.tuning.products import can_gather
 
 if TYPE_CHECKING:
     from moesaic.kernels.row_order import RowOrder
+    from moesaic.kernels.slot_sums import SlotSums
 
 ALIGNMENT = 32
 """Rows of one expert begin at multiples of it."""
@@ -32,21 +33,24 @@ def product_tokens(
     from moesaic.kernels.combine_rows import combine_rows  # noqa: PLC0415
     from moesaic.kernels.hopper_form import ROWS, SPARE  # noqa: PLC0415
     from moesaic.kernels.order_rows import order_rows  # noqa: PLC0415
+    from moesaic.kernels.slot_sums import SlotSums  # noqa: PLC0415
     from moesaic.kernels.spread_rows import spread_rows  # noqa: PLC0415
 
     x, ids, weights = dense_rows(hidden_states), routing.topk_ids.contiguous(), contiguous_weights(routing)
     order = order_rows(ids, problem.num_experts, tile_rows=ROWS, spare=SPARE, alignment=ALIGNMENT, group=choice.group)
     num_rows = order.pairs.shape[0]
     results = x.new_empty(num_rows, problem.hidden_size)
+    output = torch.empty_like(x, memory_format=torch.contiguous_format)
+    summed = None if problem.weight_on_input else weights
+    sums = SlotSums(output, order.places, summed, choice.blocks) if choice.blocks else None
     if choice.gather and can_gather(problem):
-        _multiply(x, order, prepared, problem, results, gather=ids.shape[1])
+        _multiply(x, order, prepared, problem, results, sums, gather=ids.shape[1])
     else:
         rows = x.new_empty(num_rows, problem.hidden_size)
         spread_rows(x, order.places, weights if problem.weight_on_input else None, ids.shape[1], rows)
-        _multiply(rows, order, prepared, problem, results)
-    output = torch.empty_like(x, memory_format=torch.contiguous_format)
-    summed = None if problem.weight_on_input else weights
-    combine_rows(results, ids, summed, order.places, problem.num_experts, output)
+        _multiply(rows, order, prepared, problem, results, sums)
+    if sums is None:
+        combine_rows(results, ids, summed, order.places, problem.num_experts, output)
     return output
 
 
@@ -59,14 +63,23 @@ def product_rows(batch: GroupedBatch, prepared: DeviceWeights, problem: Problem,
     counts, offsets = batch.counts.contiguous(), batch.offsets.contiguous()
     order = map_tiles(counts, offsets, rows.shape[0], tile_rows=ROWS, spare=SPARE, group=choice.group)
     output = torch.empty_like(rows, memory_format=torch.contiguous_format)
-    _multiply(rows, order, prepared, problem, output)
+    _multiply(rows, order, prepared, problem, output, None)
     return output
 
 
 def _multiply(
-    rows: Tensor, order: RowOrder, prepared: DeviceWeights, problem: Problem, results: Tensor, *, gather: int = 0
+    rows: Tensor,
+    order: RowOrder,
+    prepared: DeviceWeights,
+    problem: Problem,
+    results: Tensor,
+    sums: SlotSums | None,
+    *,
+    gather: int = 0,
 ) -> None:
-    """Both products. The second begins while the first ends, so it may not write what the first reads."""
+    """Both products. The second begins while the first ends, so it may write nothing that the first reads; it also
+    sums what it makes.
+    """
     from moesaic.kernels.hopper_product import announcements, hopper_product  # noqa: PLC0415
 
     inner = rows.new_empty(results.shape[0], problem.intermediate_size)
@@ -82,7 +95,7 @@ def _multiply(
         announce=True,
     )
     stored = announcements(problem.intermediate_size, gated=problem.width != problem.intermediate_size)
-    hopper_product(inner, prepared.down, prepared.biases[1], order, results, counter=2, after=stored)
+    hopper_product(inner, prepared.down, prepared.biases[1], order, results, counter=2, after=stored, sums=sums)
 
 
 def product_bytes(problem: Problem, num_pairs: int, padding: Padding) -> int:

@@ -40,11 +40,11 @@ def multiply_codes(
     mine = (row + WHO * (TILE_ROWS // 2), count - WHO * (TILE_ROWS // 2), expert, column)
     if mine[1] > 0:
         first, second = _multiply(operands, stages, late, epilogue, mine, width, steps, step, WHO, FORM)
-        announce_stored(control, before, FORM.announce)
+        announce_stored(control, before, FORM)
         emit(first, second, output, mine, epilogue, width, EXPRESSION, PER_EXPERT, FORM)
     else:
         _pass(stages, step, steps, FORM)
-        announce_stored(control, before, FORM.announce)
+        announce_stored(control, before, FORM)
     return step + steps
 
 

@@ -8,7 +8,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from moesaic.kernels.hopper_queue import announce_stored, receive
+from moesaic.kernels.hopper_queue import announce_stored, counted_at, receive
+from moesaic.kernels.slot_sums import sum_slots
 
 
 @gluon.jit
@@ -28,7 +29,7 @@ def consume(
     """Half WHO of every tile. MULTIPLY computes and stores that of one tile, announces the tile before on the way, and
     returns the number of the step after it. It takes all that is the same for every tile as one tuple.
     """
-    control, width, depth = task
+    control, width, depth = task[:3]
     steps = gl.cdiv(depth, FORM.depth)
     product = (output, operands, barriers, epilogue, (control, width, depth, steps))
     _, late, queue = barriers
@@ -42,8 +43,10 @@ def consume(
     while count > 0:
         where = (row, count, expert, column)
         step = MULTIPLY(product, where, before, step, WHO, EXPRESSION, PER_EXPERT, FORM)
-        before = tile
+        before = counted_at(tile, column, width, FORM)
         i += 1
         tile, row, count, expert, column = receive(i, queue)
-    announce_stored(control, before, FORM.announce)
+    announce_stored(control, before, FORM)
     tma.store_wait(pendings=0)
+    if FORM.slots > 0:
+        sum_slots(task[3], control, width, FORM)

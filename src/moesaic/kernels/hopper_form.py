@@ -53,6 +53,8 @@ class ProductForm(ABC):
     `bias`, `gated`: of this projection. `announce`: flags count what is stored of each tile. `after`: what a tile's
     flag must say before its rows are read, 0 for no flag. `gather`: slots of a token, if rows are gathered, else 0.
     `row_groups`: each block of columns of a row has a scale. `rows`: the most in a tile, SPARE or ROWS.
+    `slots`: of a token, if its rows are summed (`slot_sums.py`), else 0; `weighted`: times router weights.
+    `column_blocks`: of the output, one after another for all rows.
     """
 
     depth: ClassVar[int]
@@ -78,6 +80,19 @@ class ProductForm(ABC):
     gather: int = 0
     row_groups: bool = False
     rows: int = ROWS
+    slots: int = 0
+    weighted: bool = False
+    column_blocks: int = 1
+
+    @property
+    def slots_at_once(self) -> int:
+        """Slots whose rows are summed at once: a power of two."""
+        return min(8, 1 << (self.slots - 1).bit_length()) if self.slots else 1
+
+    @property
+    def tokens_at_once(self) -> int:
+        """Tokens of a warp whose rows are summed at once: eight loads of 16 bytes are in flight."""
+        return 8 // self.slots_at_once
 
     @property
     def piece(self) -> int:

@@ -100,5 +100,5 @@ def _multiply(
         matrix = where[2].to(gl.int64) * 2 if FORM.gated else where[2].to(gl.int64)
         first *= gl.load(epilogue[2] + matrix) * FORM.lacking
         second *= gl.load(epilogue[2] + matrix + (1 if FORM.gated else 0)) * FORM.lacking
-    announce_stored(control, before, FORM.announce)
+    announce_stored(control, before, FORM)
     finish(first, second, output, where, epilogue, width, 0, WHO, EXPRESSION, PER_EXPERT, FORM)

@@ -115,7 +115,7 @@ def _multiply(
     else:
         sums = warpgroup_mma_wait(num_outstanding=0, deps=(sums,))
     mbarrier.arrive(free.index((step + STAGES - 1) % STAGES), count=1)
-    announce_stored(control, before, FORM.announce)
+    announce_stored(control, before, FORM)
     first, second = sums.reshape([2, WEIGHT_ROWS, N]).permute((1, 2, 0)).split()
     finish(first, second, output, where, epilogue, width, 0, WHO, EXPRESSION, PER_EXPERT, FORM)
     if MORE:

@@ -40,7 +40,9 @@ def produce(source, task, operands, barriers, COUNTER: gl.constexpr, FORM: gl.co
     total = gl.load(control) * num_n
     steps = gl.cdiv(depth, BLOCK_DEPTH)
     ticket = gl.program_id(0)
-    tile, row, count, expert, column = find_tile(tiles, max_tiles, ticket, gl.maximum(total, 1), num_n)
+    tile, row, count, expert, column = find_tile(
+        tiles, max_tiles, ticket, gl.maximum(total, num_n), num_n, FORM.column_blocks
+    )
     if GATHER:
         layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
         local = gl.arange(0, TILE_ROWS, layout=gl.SliceLayout(1, layout))
@@ -118,7 +120,7 @@ def produce(source, task, operands, barriers, COUNTER: gl.constexpr, FORM: gl.co
             if k == gl.minimum(1, steps - 1):
                 ticket = gl.num_programs(0) + gl.atomic_add(control + COUNTER, 1, sem="relaxed")
             if k == gl.minimum(3, steps - 1):
-                tile, row, count, expert, column = find_tile(tiles, max_tiles, ticket, total, num_n)
+                tile, row, count, expert, column = find_tile(tiles, max_tiles, ticket, total, num_n, FORM.column_blocks)
             if GATHER:
                 if k == gl.minimum(4, steps - 1):
                     token = gl.load(pairs + row + local, mask=local < count, other=0) // GATHER

@@ -40,6 +40,7 @@ from moesaic.kernels.hopper_launch import descriptor, launch
 from moesaic.kernels.hopper_plain import multiply_plain
 from moesaic.kernels.hopper_roles import begin, run_roles
 from moesaic.kernels.row_order import RowOrder
+from moesaic.kernels.slot_sums import SlotSums
 
 
 @final
@@ -59,12 +60,12 @@ class PlainForm(ProductForm):
     @property
     @override
     def consumer_registers(self) -> int:
-        return 208 if self.gather else 224
+        return 208 if self.gather or self.slots else 224
 
     @property
     @override
     def producer_registers(self) -> int:
-        return 88 if self.gather else 40
+        return 88 if self.gather or self.slots else 40
 
 
 def hopper_product(
@@ -79,6 +80,7 @@ def hopper_product(
     activation: Expression | None = None,
     announce: bool = False,
     after: int = 0,
+    sums: SlotSums | None = None,
     pipeline: Pipeline = PIPELINE,
 ) -> None:
     """Fill `out` [P, N or N / 2] with the products of `rows` and `weights` [E, N, K], bfloat16 or float16.
@@ -95,7 +97,15 @@ def hopper_product(
     experts, width, depth = weights.shape
     gated = out.shape[1] != width
     form = PlainForm(
-        pipeline=pipeline, bias=bias is not None, gated=gated, announce=announce, after=after, gather=gather
+        pipeline=pipeline,
+        bias=bias is not None,
+        gated=gated,
+        announce=announce,
+        after=after,
+        gather=gather,
+        slots=sums.slots if sums is not None else 0,
+        weighted=sums is not None and sums.weights is not None,
+        column_blocks=sums.blocks if sums is not None else 1,
     )
     operands = (
         descriptor(rows, [1 if gather else SPARE, DEPTH]),
@@ -106,7 +116,16 @@ def hopper_product(
         bias if bias is not None else weights,
         descriptor(out, [SPARE, BOX]),
     )
-    launch(_hopper_product, operands, order, (width, depth), counter=counter, activation=activation, form=form)
+    launch(
+        _hopper_product,
+        operands,
+        order,
+        (width, depth),
+        counter=counter,
+        activation=activation,
+        form=form,
+        sums=sums.operands(out) if sums is not None else (),
+    )
 
 
 def announcements(columns: int, *, gated: bool) -> int:
@@ -127,6 +146,7 @@ def _hopper_product(
     bias,
     out_desc,
     task,
+    sums,
     constants,
     COUNTER: gl.constexpr,
     EXPRESSION: gl.constexpr,
@@ -145,5 +165,15 @@ def _hopper_product(
     source = (rows_desc, rows, row_stride, pairs, rows, weights_desc)
     epilogue = (bias, constants)
     run_roles(
-        multiply_plain, source, (a, b, c), (out_desc, outputs), epilogue, task, COUNTER, EXPRESSION, PER_EXPERT, FORM
+        multiply_plain,
+        source,
+        (a, b, c),
+        (out_desc, outputs),
+        epilogue,
+        task,
+        sums,
+        COUNTER,
+        EXPRESSION,
+        PER_EXPERT,
+        FORM,
     )

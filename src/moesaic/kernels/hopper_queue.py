@@ -9,25 +9,33 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from moesaic.kernels.hopper_form import QUEUED
-from moesaic.kernels.row_order import HEADER
+from moesaic.kernels.hopper_form import QUEUED, WEIGHT_ROWS
+from moesaic.kernels.row_order import BLOCKS_AT, HEADER
 
-_HEADER = gl.constexpr(HEADER)
+_HEADER, _BLOCKS_AT = gl.constexpr(HEADER), gl.constexpr(BLOCKS_AT)
 
 
 @gluon.jit
 @no_type_check
-def find_tile(tiles, max_tiles, ticket, total, num_n):
+def find_tile(tiles, max_tiles, ticket, total, num_n, BLOCKS: gl.constexpr):
     """Ticket -> (row tile, first row, rows, expert, column tile). A group of row tiles of one expert goes through all
-    column tiles together, rows fastest; its tickets are consecutive.
+    column tiles of a block together, rows fastest; its tickets are consecutive, and so are those of a block.
     """
     ticket = gl.minimum(ticket, total - 1)
+    before = 0
+    if BLOCKS > 1:
+        wide = gl.cdiv(num_n, BLOCKS)
+        per_block = total // num_n * wide
+        before = ticket // per_block * wide
+        ticket -= total // num_n * before
+        num_n = gl.minimum(wide, num_n - before)
     nominal = tiles + ticket // num_n
     first = gl.load(nominal + 3 * max_tiles)
     size = gl.load(nominal + 4 * max_tiles)
     inside = ticket - first * num_n
     column = inside // size
     tile = first + inside - column * size
+    column += before
     entry = tiles + tile
     row = gl.load(entry + max_tiles)
     return tile, row, gl.load(entry + 2 * max_tiles) - row, gl.load(entry), column
@@ -68,7 +76,7 @@ def receive(i, queue):
 def await_stored(control, tile, AFTER: gl.constexpr):
     """Wait until the flag of `tile` says that the rows which this product reads are in memory."""
     if AFTER > 0:
-        while _flag(control + _HEADER + tile) < AFTER:
+        while flag(control + _HEADER + tile) < AFTER:
             pass
         # The flag was read through the generic proxy, and the rows will be through the other.
         gl.inline_asm_elementwise("fence.proxy.async; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
@@ -76,7 +84,7 @@ def await_stored(control, tile, AFTER: gl.constexpr):
 
 @gluon.jit
 @no_type_check
-def _flag(at):
+def flag(at):
     """An acquiring load."""
     return gl.inline_asm_elementwise(
         "ld.acquire.gpu.global.s32 $0, [$1];",
@@ -90,9 +98,19 @@ def _flag(at):
 
 @gluon.jit
 @no_type_check
-def announce_stored(control, tile, ANNOUNCE: gl.constexpr):
-    """Say that this consumer's part of `tile` (-1: none yet) is in memory; it was stored a whole tile ago."""
-    if ANNOUNCE:
+def counted_at(tile, column, width, FORM: gl.constexpr):
+    """The slot of `control` that counts what is stored of a tile: its flag, or its block's of columns."""
+    if FORM.slots > 0:
+        return _BLOCKS_AT + column // gl.cdiv(gl.cdiv(width, 4 * WEIGHT_ROWS), FORM.column_blocks)
+    else:
+        return _HEADER + tile
+
+
+@gluon.jit
+@no_type_check
+def announce_stored(control, counter, FORM: gl.constexpr):
+    """Say in slot `counter` (-1: none yet) that this consumer's part of a tile is in memory, a whole tile later."""
+    if FORM.announce or FORM.slots > 0:
         gl.inline_asm_elementwise("cp.async.bulk.wait_group 0; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
         tl.debug_barrier()  # the thread that waited for its stores comes before the one that says so
-        gl.atomic_add(control + _HEADER + tile, 1, sem="release", mask=tile >= 0)
+        gl.atomic_add(control + counter, 1, sem="release", mask=counter >= 0)

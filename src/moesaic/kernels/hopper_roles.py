@@ -15,6 +15,7 @@ from moesaic.kernels.hopper_consume import consume
 from moesaic.kernels.hopper_form import QUEUED
 from moesaic.kernels.hopper_produce import produce
 from moesaic.kernels.launching import wait_for_previous
+from moesaic.kernels.slot_sums import sum_slots
 
 _FILES = ("hopper_form", "hopper_product", "coded_product", "nibble_form", "split_form")
 _SOURCES = (Path(__file__).with_name(f"{name}.py").read_bytes() for name in _FILES)
@@ -42,6 +43,7 @@ def run_roles(
     output,
     epilogue,
     task,
+    sums,
     COUNTER: gl.constexpr,
     EXPRESSION: gl.constexpr,
     PER_EXPERT: gl.constexpr,
@@ -51,22 +53,35 @@ def run_roles(
 
     `source`: what `produce` copies from. `operands`: shared memory of weights, of rows, and of spare rows or of scales
     of rows. `output`: a descriptor, and what both consumers stage. `epilogue`: bias, constants, and what MULTIPLY takes
-    besides. `task`: tiles, the most of them, control, rows and columns of a matrix of weights.
+    besides. `task`: tiles, the most of them, control, rows and columns of a matrix of weights. `sums`: what `sum_slots`
+    takes, if it does.
     """
     barriers = _barriers(FORM)
     out_desc, stage = output
     _, _, control, width, depth = task
     # Roles are written out: a tuple held in a variable turns its constants into run-time values (triton 3.6).
     # fmt: off
-    gl.warp_specialize(
-        [
-            (consume, ((out_desc, stage.index(0)), operands, barriers, epilogue, (control, width, depth), MULTIPLY, 0, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
-            (consume, ((out_desc, stage.index(1)), operands, barriers, epilogue, (control, width, depth), MULTIPLY, 1, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
-            (produce, (source, task, operands, barriers, COUNTER, FORM)),
-        ],
-        [4, FORM.producer_warps],
-        [FORM.consumer_registers, FORM.producer_registers],
-    )
+    if FORM.slots > 0:
+        gl.warp_specialize(
+            [
+                (consume, ((out_desc, stage.index(0)), operands, barriers, epilogue, (control, width, depth, sums), MULTIPLY, 0, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
+                (consume, ((out_desc, stage.index(1)), operands, barriers, epilogue, (control, width, depth, sums), MULTIPLY, 1, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
+                (produce, (source, task, operands, barriers, COUNTER, FORM)),
+                (sum_slots, (sums, control, width, FORM)),
+            ],
+            [4, FORM.producer_warps, 2],
+            [FORM.consumer_registers, FORM.producer_registers, FORM.producer_registers],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (consume, ((out_desc, stage.index(0)), operands, barriers, epilogue, (control, width, depth), MULTIPLY, 0, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
+                (consume, ((out_desc, stage.index(1)), operands, barriers, epilogue, (control, width, depth), MULTIPLY, 1, EXPRESSION, PER_EXPERT, FORM)),  # noqa: E501
+                (produce, (source, task, operands, barriers, COUNTER, FORM)),
+            ],
+            [4, FORM.producer_warps],
+            [FORM.consumer_registers, FORM.producer_registers],
+        )
     # fmt: on
 
 

@@ -78,7 +78,7 @@ def _multiply(
             mbarrier.arrive(late, count=1, pred=step + k == gl.minimum(SKEW, steps - 1))
         mbarrier.arrive(free.index(s), count=1)
     first, second = first * FORM.lacking, second * FORM.lacking
-    announce_stored(control, before, FORM.announce)
+    announce_stored(control, before, FORM)
     if FORM.splits:
         emit_split(first, second, output, where, epilogue, width, WHO, EXPRESSION, PER_EXPERT, FORM)
     else:

@@ -8,8 +8,11 @@ from typing import final
 import torch
 from torch import Tensor
 
-HEADER = 4
-"""Slots of `control` before the flags: the number of tiles, then three counters."""
+BLOCKS_AT, MOST_BLOCKS = 4, 8
+"""Where `control` counts what is stored of each block of columns, and how many there may be."""
+
+HEADER = BLOCKS_AT + MOST_BLOCKS
+"""Slots of `control` before the flags: the number of tiles, three counters, and one for each block of columns."""
 
 TILE_FIELDS = 5
 """Rows of `tiles`."""
@@ -24,8 +27,8 @@ class RowOrder:
     two experts' rows, where they begin at multiples, is undefined. `places` [T * K]: of each pair its row, -1 if it has
     none. `tiles` [5, M]: of each tile its expert, its first row, the end of its rows, the first tile of its group and
     the tiles in its group; a group is a few tiles of one expert that should be computed side by side. A tile past the
-    last has the expert -1 and no rows. `control` [4 + M]: the number of tiles, three counters and a flag for each tile,
-    all zero.
+    last has the expert -1 and no rows. `control` [12 + M]: the number of tiles, and all zero three counters, those of
+    blocks of columns and a flag for each tile.
     """
 
     pairs: Tensor

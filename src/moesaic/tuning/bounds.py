@@ -54,6 +54,9 @@ WARPS = Bounds(1, 32)
 GROUP = Bounds(1, 1024, power_of_two=False)
 """Tiles side by side: of 128 rows each, more than share anything in an L2."""
 
+BLOCKS = Bounds(2, 8, or_none=True)
+"""Of columns: what is stored of each is counted in a slot of its own (`kernels/row_order.py`)."""
+
 
 def checked_sizes(owner: str, name: str, value: object, bounds: tuple[Bounds, ...]) -> tuple[int, ...]:
     """`value` as a tuple of plain ints, each within its bounds; raises TuningError otherwise."""

@@ -17,6 +17,7 @@ from moesaic.errors import ParseError, TuningError
 from moesaic.parsing import parse
 from moesaic.problem import Problem
 from moesaic.tuning.bounds import (
+    BLOCKS,
     GROUP,
     SIDE,
     STAGES,
@@ -102,15 +103,18 @@ class Product(Choice):
 
     `gather`: rows are gathered where they are used instead of copied in expert order before; a row that is scaled, or
     that ends inside a block, is copied all the same. `group`: tiles of an expert computed side by side, so that they
-    share its weights in L2.
+    share its weights in L2. `blocks`: of columns of the second product, each of which is summed over the slots while
+    the next is computed; 0 for sums behind it.
     """
 
     gather: bool = True
     group: int = 8
+    blocks: int = 0
 
     def __post_init__(self) -> None:
         flag("Product", "gather", self.gather, TuningError)
         object.__setattr__(self, "group", GROUP.checked("Product", "group", self.group))
+        object.__setattr__(self, "blocks", BLOCKS.checked("Product", "blocks", self.blocks))
 
     @override
     def computes(self, problem: Problem) -> bool:
