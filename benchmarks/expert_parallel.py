@@ -7,6 +7,7 @@ routing and placement the answer is compared with one rank that holds all expert
 ranks. Then dispatch, the rank's own experts on what it received, combine and the whole layer are timed alone: all ranks
 start together, a figure is that of the slowest rank, and the median of the rounds is taken; by replays of a CUDA graph
 unless the dispatcher waits on the host. The document is written after each row, and names what the budget left out.
+`--recorder ROUNDS` also times the layer with a recorder of expert load and without, in turn: 15 rounds or more.
 docs/performance/expert_parallelism.md explains the columns, plot_scaling.py draws what several numbers of ranks gave.
 """
 
@@ -62,6 +63,14 @@ def numbers(text: str) -> tuple[int, ...]:
     return found
 
 
+def rounds(text: str) -> int:
+    """A whole number, 0 among them."""
+    found = int(text)
+    if found < 0:
+        raise argparse.ArgumentTypeError(f"{found} rounds: give 0 for none")
+    return found
+
+
 def asked(arguments: Sequence[str] | None, *, cuda: bool) -> argparse.Namespace:
     """What the command line says; defaults are smaller without CUDA."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -74,6 +83,7 @@ def asked(arguments: Sequence[str] | None, *, cuda: bool) -> argparse.Namespace:
     parser.add_argument("--placements", type=names(PLACEMENTS), default=PLACEMENTS)
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16" if cuda else "float32")
     parser.add_argument("--rounds", type=int, default=7 if cuda else 3)
+    parser.add_argument("--recorder", type=rounds, default=0, help="rounds with a recorder and without, in turn (0)")
     parser.add_argument("--threads", type=int, default=1, help="of a rank without CUDA (1)")
     parser.add_argument("--budget", type=float, default=180.0, help="seconds after which no cell is begun (180)")
     parser.add_argument("--kit", action="store_true", help="put each dispatcher through the dispatcher kit first")
@@ -109,7 +119,7 @@ def run(given: argparse.Namespace, ranks: Ranks, start: float) -> None:
         report.add("kit", conform(name, ranks), time.monotonic() - start)
     wanted = Wanted(**{axis: getattr(given, axis) for axis in Wanted.__dataclass_fields__})
     jobs = {name: Job.of(name, ranks, DTYPES[given.dtype]) for name in given.shapes}
-    course = Course(ranks, jobs, given.rounds, given.budget, start)
+    course = Course(ranks, jobs, given.rounds, given.budget, start, given.recorder)
     for kind, row in course.run(wanted.cells(ranks.size)):
         report.add(kind, row, time.monotonic() - start)
 

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, final
 
 from dispatching.equality import compared, layer
+from dispatching.recording import counting
 from dispatching.shapes import Job
 from dispatching.subjects import LOCAL, SLABS, SLABS_UP_TO
 from dispatching.timing import timed
@@ -62,9 +63,12 @@ class Wanted:
 
 
 def measured(
-    cell: Cell, job: Job, placement: Placement, subject: tuple[Dispatcher[Any], Experts], rounds: int
+    cell: Cell, job: Job, placement: Placement, subject: tuple[Dispatcher[Any], Experts], rounds: int, recorder: int = 0
 ) -> dict[str, Any]:
-    """The row of one cell. Raises FleetError on all ranks if its answer is not that of one rank."""
+    """The row of one cell; of `recorder` rounds more what counting the experts' load adds to its layer.
+
+    Raises FleetError on all ranks if its answer is not that of one rank, or if it counts something else.
+    """
     dispatcher, experts = subject
     exponent, shape = ROUTINGS[cell.routing], job.shape
     # Several calls in a round, for what a start and an end cost; with other tokens, so that caches are not all warm.
@@ -89,6 +93,8 @@ def measured(
         stored = dispatcher.rounding.storage((1, shape.hidden_size), job.dtype).values()
         there = busiest(tokens) * sum(part.dtype.itemsize * prod(part.shape) for part in stored) / 1e6
         back = busiest(tokens) * shape.hidden_size * job.dtype.itemsize / 1e6
+    if recorder:
+        figures["recorder"] = counting(dispatcher, experts, job, calls, recorder)
     return {
         **vars(cell),
         "backend": experts.backend.name,

@@ -25,13 +25,17 @@ SPENT = "the budget was spent"
 @final
 @dataclass(frozen=True, eq=False)
 class Course:
-    """`start`: of `time.monotonic`, after which `budget` seconds are spent; then no cell is begun on any rank."""
+    """`start`: of `time.monotonic`, after which `budget` seconds are spent; then no cell is begun on any rank.
+
+    `recorder`: rounds of the comparison with a layer that counts; 0 for none.
+    """
 
     ranks: Ranks
     jobs: dict[str, Job]
     rounds: int
     budget: float
     start: float
+    recorder: int = 0
     placements: dict[tuple[str, str, str], Placement] = field(default_factory=dict)
 
     def run(self, cells: list[Cell]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -63,7 +67,7 @@ class Course:
                 alone = cell.dispatcher == LOCAL
                 bound[placement] = job.whole if alone else job.experts(placement, dispatcher.layout)
             try:
-                row = measured(cell, job, placement, (dispatcher, bound[placement]), self.rounds)
+                row = measured(cell, job, placement, (dispatcher, bound[placement]), self.rounds, self.recorder)
             except FleetError as fault:
                 raise FleetError(f"{cell}: {fault}") from None
             yield "rows", {**row, "seconds": round(time.monotonic() - begun, 2)}

@@ -48,4 +48,5 @@ def line(row: Mapping[str, Any]) -> str:
     over = f"layer/sum {row['layer_over_sum']:.2f}  layer/max {row['layer_over_max']:.2f}"
     speed = f"{row['dispatch_gigabytes_a_second']:.1f} {row['combine_gigabytes_a_second']:.1f} GB/s"
     level = f"balancedness {row['balancedness']:.2f}" if "balancedness" in row else ""
-    return f"{name} {row['timed']:<5}  {times} us  {over}  {speed}  {level}".rstrip()
+    more = f"recorder {row['recorder']['recorded_percent']:+.2f} %" if "recorder" in row else ""
+    return f"{name} {row['timed']:<5}  {times} us  {over}  {speed}  {level}  {more}".rstrip()

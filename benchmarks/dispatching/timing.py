@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,17 +34,7 @@ def of_all_ranks(values: Sequence[float], ranks: Ranks) -> list[list[float]]:
 
 def timed(calls: Sequence[Work], ranks: Ranks, rounds: int, *, graph: bool) -> dict[str, Any]:
     """Of one call: all ranks start a round together, its figure is the slowest rank's; `of_ranks` are their medians."""
-
-    def run() -> None:
-        for work in calls:
-            work()
-
-    replayed: Work = captured(run)[0].replay if graph else run
-    if not graph:
-        run()
-    clock = _on_gpu if torch.device(ranks.device).type == "cuda" else _on_cpu
-    taken = [clock(replayed, ranks) for _ in range(rounds)]
-    every = of_all_ranks([value / len(calls) for value in taken], ranks)
+    every = in_turn({"calls": calls}, ranks, rounds, graph=graph)["calls"]
     slowest = sorted(map(max, every))
     return {
         "median": round(statistics.median(slowest), 2),
@@ -52,6 +42,32 @@ def timed(calls: Sequence[Work], ranks: Ranks, rounds: int, *, graph: bool) -> d
         "highest": round(slowest[-1], 2),
         "of_ranks": [round(statistics.median(own), 2) for own in zip(*every, strict=True)],
     }
+
+
+def in_turn(
+    works: Mapping[str, Sequence[Work]], ranks: Ranks, rounds: int, *, graph: bool
+) -> dict[str, list[list[float]]]:
+    """By name and round what each rank took for one call; every second round goes through the names backwards."""
+    ready = {name: _ready(calls, graph=graph) for name, calls in works.items()}
+    clock = _on_gpu if torch.device(ranks.device).type == "cuda" else _on_cpu
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(rounds):
+        for name in list(works)[:: -1 if number % 2 else 1]:
+            taken[name].append(clock(ready[name], ranks) / len(works[name]))
+    return {name: of_all_ranks(own, ranks) for name, own in taken.items()}
+
+
+def _ready(calls: Sequence[Work], *, graph: bool) -> Work:
+    """All of them one after the other, in a graph or warmed."""
+
+    def run() -> None:
+        for work in calls:
+            work()
+
+    if graph:
+        return captured(run)[0].replay
+    run()
+    return run
 
 
 def _meet(ranks: Ranks) -> None:

@@ -8,7 +8,25 @@ import sys
 
 import torch
 
+from moesaic import Local, Routing
 from moesaic.dispatch.load_recorder import FEW, LoadRecorder
+from moesaic.dispatch.recorded import Recorded
+
+
+def dispatched():
+    """By a dispatcher, which reaches the recorder through the one inside."""
+    recorder, ids = LoadRecorder(2, 5), torch.randint(-1, 7, (9, 3)).int()
+    recorded, hidden, weights = Recorded(Local(), recorder, 1), torch.randn(9, 4), torch.rand(9, 3)
+
+    def call(hidden, ids, weights):
+        batch, receipt = recorded.dispatch(hidden, Routing(ids, weights))
+        return recorded.combine(batch.rows * 2, receipt)
+
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    for _ in range(2):
+        assert torch.equal(compiled(hidden, ids, weights), hidden * 2)
+    wanted = [[0] * 5, [2 * int((ids == expert).sum()) for expert in range(5)]]
+    sys.stdout.write(json.dumps([recorder.read().counts.tolist(), wanted]) + "\n")
 
 
 def main():
@@ -30,3 +48,4 @@ def main():
 
 if __name__ == "__main__":
     main()
+    dispatched()

@@ -24,12 +24,12 @@ def poisoned(memory, num_ranks, plan):
     return memory
 
 
-def in_one_process(num_ranks, max_tokens, row_bytes, plan=PLAN):
-    """The window of each rank."""
+def in_one_process(num_ranks, max_tokens, row_bytes, plan=PLAN, device="cpu"):
+    """The window of each rank, all of them on one device."""
     size = window_bytes(num_ranks, max_tokens, row_bytes, plan)
-    memories = [torch.empty(size + 16, dtype=torch.uint8) for _ in range(num_ranks)]
+    memories = [torch.empty(size + 16, dtype=torch.uint8, device=device) for _ in range(num_ranks)]
     memories = [poisoned(m[-m.data_ptr() % 16 :][:size], num_ranks, plan) for m in memories]
-    addresses = torch.tensor([m.data_ptr() for m in memories])
+    addresses = torch.tensor([m.data_ptr() for m in memories], device=device)
     sizes = (max_tokens, row_bytes, 0)
     return [PeerWindow.over(m, addresses, rank, sizes, plan, memories) for rank, m in enumerate(memories)]
 

@@ -28,20 +28,25 @@ from moesaic.dispatch.by_expert import GroupedByExpert, SlabPerExpert
 from moesaic.dispatch.collectives import Ranks
 from moesaic.dispatch.exchanges import row_bytes
 from moesaic.dispatch.fleet import OneRank
+from moesaic.dispatch.load_recorder import LoadRecorder
 from moesaic.dispatch.placement import Placement
+from moesaic.dispatch.recorded import Recorded
 from moesaic.dispatch.symmetric_memory import SymmetricMemory
 from moesaic.dispatch.threads import Threads, ranks_in_threads
+from moesaic.errors import BatchError
 from moesaic.kernels.exchange_plan import ExchangePlan
+from moesaic.parallel.replacing import placed
 from moesaic.quant import FP8, PerGroup, Plain
 from tests.dispatch.fleets import NUM_EXPERTS
 from tests.dispatch.layers import INNER, calls, layer_problem, one_rank
-from tests.dispatch.plain_windows import PLAN, Played, in_files, in_one_process
+from tests.dispatch.plain_windows import PLAN, Played, in_files, in_one_process, run
 from tests.dispatch.shards import shard
 from tests.dispatch.some_trials import NAMES, by_traffic
 
 AS_ARRIVED, PLAIN = AsArrived(), Plain()
 MOST, HIDDEN, SLOTS = 3, 65, 8
 """Tokens a rank, columns and slots at most."""
+REPLICAS = Placement(5, ((4, 0, 2), (1, 4, 3), (3, 0)))
 UNEVEN = {"stripes": 1, "rows": 3, "step_bytes": 600}
 """Two tokens there in a step, of 304 or 336 bytes with their routing, and three sums back, of 260."""
 CODES = FP8(PerGroup(128))
@@ -89,8 +94,7 @@ def played():
 
 def layers():
     """Whole layers against one rank, with replicas and with sharded experts; the bits of AllToAll."""
-    whole = Placement(5, ((4, 0, 2), (1, 4, 3), (3, 0)))
-    for placement, shards in ((whole, 1), (Placement.contiguous(5, 2), 2)):
+    for placement, shards in ((REPLICAS, 1), (Placement.contiguous(5, 2), 2)):
         given = dispatchers(placement, shards=shards)
         handed = calls([MOST, 0, 2, 1][: len(given)])
         play = Played(num_experts=5, num_ranks=len(given), dispatchers=given)
@@ -139,6 +143,7 @@ def coded():
     tried(fleet(1, wire=CODES), "exactly_once")
     tried(fleet(3, wire=CODES), "2/exactly_once", "nan_tokens", "equals_one_rank")
     tried(fleet(2, SlabPerExpert(), CODES), "exactly_once", "undefined_rows")
+    counted(wire=CODES)
     generator = torch.Generator().manual_seed(5)
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         handed = []
@@ -167,6 +172,70 @@ def same_bits(handed, plan=PLAN, **fields):
         found.append(play.combine_all(made, [receipt for _, receipt in delivered]))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def loads(recorder, times=1):
+    """What it counted of each layer, over `times`; what is no expert's stays at zero."""
+    bins = torch.stack([recorder.bins(layer) for layer in range(recorder.num_layers)])
+    assert not bins[:, [0, -1]].any()
+    assert not (bins % times).any()
+    return (bins[:, 1:-1] // times).tolist()
+
+
+def named(ids, num_experts=5):
+    """How many slots name each expert."""
+    return [int((ids == expert).sum()) for expert in range(num_experts)]
+
+
+def handed_in(ranks):
+    """Ids of both ends, twice the same, and none of expert 2; the second rank has no token."""
+    handed = calls([MOST, 0, 2, 1][:ranks])
+    for _, routing in handed:
+        routing.topk_ids[routing.topk_ids == 2] = 1
+    handed[0][1].topk_ids.copy_(torch.tensor([[4, 4, 0], [-1, 5, 3], [2**31 - 1, -(2**31), 1]]))
+    return handed
+
+
+def counted(placement=REPLICAS, plan=PLAN, **fields):
+    """An exchange that counts brings what one brings that does not; each slot once, whoever needs its token."""
+    given = dispatchers(placement, plan=plan, **fields)
+    handed, recorders = handed_in(len(given)), [LoadRecorder(2, 5) for _ in given]
+    wanted = Played(num_experts=5, num_ranks=len(given), dispatchers=given).dispatch_all(handed)
+    for times in (1, 2):
+        each = zip(given, handed, recorders, strict=True)
+        exchanges = [dispatcher.token_exchange(*call, recorder.bins(1)) for dispatcher, call, recorder in each]
+        run(exchanges)
+        for (_, routing), recorder in zip(handed, recorders, strict=True):
+            assert loads(recorder, times) == [[0] * 5, named(routing.topk_ids)]
+        for exchange, (batch, _) in zip(exchanges, wanted, strict=True):
+            live = (batch.routing.topk_ids >= 0).any(1)
+            assert torch.equal(exchange.arrivals.ids, batch.routing.topk_ids)
+            assert torch.equal(exchange.arrivals.rows[live], batch.rows[live])
+
+
+def counts():
+    """By every plan, of shards, and by `Recorded`, which launches nothing of its own unless it counts other experts."""
+    for plan in (PLAN, ExchangePlan(stripes=1), ExchangePlan(stripes=2, rows=5), ExchangePlan(**UNEVEN)):
+        counted(plan=plan)
+    counted(Placement.contiguous(5, 2), shards=2)
+    [dispatcher], [(hidden, routing)] = dispatchers(Placement.contiguous(5, 1)), handed_in(1)
+    inner, outer, other = LoadRecorder(1, 5), LoadRecorder(2, 5), LoadRecorder(1, 3)
+    once = named(routing.topk_ids)
+    with mock.patch.object(LoadRecorder, "record", side_effect=AssertionError("a launch of its own")):
+        recorded = Recorded(dispatcher, inner, 0)
+        recorded.dispatch(hidden, routing)
+        placed(recorded, Placement(5, ((3, 1, 4, 0, 2),))).dispatch(hidden, routing)
+    try:
+        recorded.dispatch(hidden[:1], routing)
+    except BatchError:
+        refused = loads(inner, 2)
+    assert refused == [once]
+    Recorded(recorded, outer, 1).dispatch(hidden, routing)
+    assert loads(inner, 3) == [once]
+    assert outer.read().counts.tolist() == [[0] * 5, once]
+    Recorded(dispatcher, other, 0).dispatch(hidden, routing)
+    assert other.read().counts.tolist() == [once[:3]]
+    sys.stdout.write("counted once\n")
 
 
 def race(first, second):
@@ -241,11 +310,15 @@ def waiting(rank, size, where):
         window = in_files(Path(where), rank, size, (MOST, row_bytes(HIDDEN, SLOTS, torch.float32, AS_ARRIVED)))
         dispatcher = SymmetricMemory(ranks, placement, window)
         dispatcher.agree(len(placement.experts[rank]), {})  # and nobody signals before all flags are zero
-        one = OneRank(num_experts=NUM_EXPERTS, num_ranks=size, rank=rank, dispatcher=dispatcher)
+        recorder = LoadRecorder(1, NUM_EXPERTS)
+        one = OneRank(num_experts=NUM_EXPERTS, num_ranks=size, rank=rank, dispatcher=Recorded(dispatcher, recorder, 0))
         names = tried(one, *sorted(NAMES))
         rounding = dataclasses.replace(one, dispatcher=dataclasses.replace(dispatcher, wire=CODES))
         with mock.patch.object(interpreter, "_convert_float", convert):
             tried(rounding, "exactly_once", "nan_tokens", "equals_one_rank")
+        handed, before = calls([MOST, 2][:size], num_experts=NUM_EXPERTS), recorder.read()
+        one.dispatch_all(handed)
+        assert recorder.read().since(before).counts.tolist() == [named(handed[rank][1].topk_ids, NUM_EXPERTS)]
         sys.stdout.write(f"{' '.join(sorted(names))}\n{window.epochs.unique().tolist()}\n")
     finally:
         dist.destroy_process_group()
@@ -257,7 +330,7 @@ if __name__ == "__main__":
         waiting(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
         gc.collect()  # the kits' classes are cycles that hold the group, whose threads have to end before Python does
     else:
-        for scenario in (played, layers, bits, ahead, ahead_with_sums, plans, unheard):
+        for scenario in (played, layers, bits, ahead, ahead_with_sums, plans, counts, unheard):
             scenario()
         with mock.patch.object(interpreter, "_convert_float", convert):
             coded()

@@ -120,7 +120,7 @@ def test_a_call_runs_few_operators_and_reads_nothing_on_the_host(rows, operators
 
 def test_calls_of_several_layers_compile_into_one_graph():
     [lines] = ended([started("tests.dispatch.compiled_recorder", interpret=False)])
-    assert len(lines) == 2
+    assert len(lines) == 3
     for got, wanted in map(json.loads, lines):
         assert got == wanted
 
@@ -139,7 +139,7 @@ def test_on_cuda_a_call_is_one_launch_eager_and_compiled():
     compiled = torch.compile(lambda ids: recorder.record(0, ids), fullgraph=True)
     for count in (compiled, lambda ids: recorder.record(0, ids)):
         before = recorder.read()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
             count(ids)
             torch.cuda.synchronize()
         assert recorder.read().since(before).counts.tolist() == [counted(ids)]

@@ -33,10 +33,10 @@ def test_fleets_that_one_process_plays():
     [[checks, *others]] = ended([started("tests.dispatch.symmetric_process")])
     assert set(checks.split()) == NAMES
     assert others[:4] == ["layers equal one rank", "same bits", "one rank ahead", "one rank ahead with sums"]
-    assert others[4] == "same bits by every plan"
-    for unheard in others[5:7]:  # one that did not come, and one that stopped half way
+    assert others[4:6] == ["same bits by every plan", "counted once"]
+    for unheard in others[6:8]:  # one that did not come, and one that stopped half way
         assert "a rank was not heard from: it died, failed, or is slower than Ranks.timeout" in unheard
-    assert others[7:] == ["same bits as codes"]
+    assert others[8:] == ["same bits as codes"]
 
 
 @pytest.mark.dist
@@ -57,8 +57,10 @@ def test_rows_travel_16_bytes_at_a_time_and_flags_at_system_scope(oldest):
     count = compiled.pop()
     assert (count["kernel"], count["counted"], count["waits_for_sums"], count["spills"]) == ("count", 4, 0, 0)
     kernels = [fact["kernel"] for fact in compiled]
-    assert kernels == ["exchange_tokens", "exchange_tokens", "exchange_sums", "exchange_sums"] * 2
-    assert [fact["to_codes"] > 0 for fact in compiled] == [False, True, False, False] * 2  # by an instruction for two
+    assert kernels == [*["exchange_tokens"] * 4, *["exchange_sums"] * 2] * 2
+    assert [fact["to_codes"] > 0 for fact in compiled] == [False, False, True, True, False, False] * 2  # one for two
+    assert [fact["counted"] for fact in compiled] == [0, 1, 0, 1, 0, 0] * 2
+    assert {fact["waits_for_sums"] for fact in compiled} == {3}  # flags: nothing of what was counted
     for fact in compiled:
         assert fact["narrow_row_accesses"] == 0, fact
         assert fact["released"] == 1, fact

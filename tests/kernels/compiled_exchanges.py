@@ -5,6 +5,7 @@ It runs in a process of its own, so that neither the interpreter nor the run-tim
 
 import json
 import re
+from itertools import product
 from unittest import mock
 
 import torch
@@ -26,7 +27,7 @@ def on_card(*given, **fields):
 
 
 def launch(num_ranks, hidden):
-    """Tokens there, as they are and as FP8, their sums back, and sums in float32."""
+    """Tokens there, as they are and as FP8, without counting and with it; their sums back, and sums in float32."""
     ints = {"dtype": torch.int32}
     rows = torch.zeros(TOKENS * num_ranks, hidden, dtype=torch.bfloat16)
     ids = torch.zeros(TOKENS * num_ranks, SLOTS, **ints)
@@ -36,8 +37,8 @@ def launch(num_ranks, hidden):
     window = PeerWindow.over(torch.zeros(1, dtype=torch.uint8), torch.zeros(num_ranks).long(), 1, sizes, plan)
     tables = (torch.zeros(EXPERTS, 1, **ints), *[torch.zeros(EXPERTS, **ints)] * 3)
     routing = (ids[:TOKENS], ids[:TOKENS].float())
-    for coded in (False, True):
-        exchange_tokens.exchange_tokens(rows[:TOKENS], *routing, tables, window, arrivals, coded=coded)
+    for coded, bins in product((False, True), (None, torch.zeros(EXPERTS + 2).long())):
+        exchange_tokens.exchange_tokens(rows[:TOKENS], *routing, tables, window, arrivals, coded=coded, bins=bins)
     for sums in (rows, rows.float()):
         exchange_sums.exchange_sums(sums, arrivals, window, rows[:TOKENS])
 

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from moesaic.batches import Batch, Routing
+from moesaic.dispatch.load_recorder import LoadRecorder
 from moesaic.layouts import Layout
 from moesaic.quant import Format, Plain
 
@@ -52,6 +53,18 @@ class Dispatcher(ABC, Generic[Receipt]):
     @abstractmethod
     def dispatch(self, hidden_states: Float[Tensor, "T H"], routing: Routing) -> tuple[Batch, Receipt]:
         """Rows for this rank's experts, with local ids, and what `combine` needs."""
+
+    def dispatch_counted(
+        self, hidden_states: Float[Tensor, "T H"], routing: Routing, recorder: LoadRecorder, layer: int
+    ) -> tuple[Batch, Receipt]:
+        """`dispatch`, whose ids are counted as those of `layer` in `recorder`; not if the call is refused.
+
+        Here by `recorder.record`, one launch on CUDA. A dispatcher with a kernel that reads every id of this rank's
+        tokens may count them there instead, each once, whichever ranks the token goes to: what is counted is the same.
+        """
+        found = self.dispatch(hidden_states, routing)
+        recorder.record(layer, routing.topk_ids)
+        return found
 
     @abstractmethod
     def combine(self, rows: Tensor, receipt: Receipt) -> Float[Tensor, "T H"]:

@@ -35,7 +35,10 @@ def row_bytes(hidden_size: int, top_k: int, dtype: torch.dtype, arrangement: Arr
 @final
 @dataclass(frozen=True, eq=False)
 class TokenExchange:
-    """Tokens of this rank, on their way to the ranks that need them; as FP8 if `coded`."""
+    """Tokens of this rank, on their way to the ranks that need them; as FP8 if `coded`.
+
+    Their ids are counted in `bins` int64 `[E + 2]` of a recorder on their device, if there are some.
+    """
 
     tokens: StandardBatch
     tables: SlotTables
@@ -43,10 +46,18 @@ class TokenExchange:
     arrivals: Arrivals
     shards: int
     coded: bool
+    bins: Tensor | None
 
     @classmethod
     def of(
-        cls, tokens: StandardBatch, tables: SlotTables, window: PeerWindow, *, shards: int, coded: bool
+        cls,
+        tokens: StandardBatch,
+        tables: SlotTables,
+        window: PeerWindow,
+        *,
+        shards: int,
+        coded: bool,
+        bins: Tensor | None = None,
     ) -> TokenExchange:
         """With fresh memory for what arrives."""
         from moesaic.kernels.exchange_arrivals import Arrivals  # noqa: PLC0415
@@ -63,7 +74,7 @@ class TokenExchange:
             ids.new_empty(window.num_ranks),
             ids.new_empty(()),
         )
-        return cls(tokens, tables, window, arrivals, shards, coded)
+        return cls(tokens, tables, window, arrivals, shards, coded, bins)
 
     def run(self, *, send: bool = True, receive: bool = True) -> None:
         """Launch it, or one half."""
@@ -80,6 +91,7 @@ class TokenExchange:
                 self.arrivals,
                 shards=self.shards,
                 coded=self.coded,
+                bins=self.bins,
                 phases=(send, receive),
             )
 

@@ -23,9 +23,9 @@ FEW = 1024
 class LoadRecorder:
     """Counts of (token, slot) pairs for each logical expert of each layer, of this rank's tokens, on `device`.
 
-    The counts only grow; `ExpertLoad.since` takes the load between two readings. One call adds one launch on CUDA, and
-    where there is no Triton two operators up to `FEW` ids (bucketize, scatter_add) and three beyond (clamp, add,
-    index_add). The host waits for none of them, so it can be captured in a CUDA graph, whose replays count, and
+    The counts only grow; `ExpertLoad.since` takes the load between two readings. A call of `record` is one launch on
+    CUDA, and where there is no Triton two operators up to `FEW` ids (bucketize, scatter_add) and three beyond (clamp,
+    add, index_add). The host waits for none of them, so it can be captured in a CUDA graph, whose replays count, and
     compiled into one. A recorder belongs to one thread on a CPU; on CUDA any number of streams may count at once.
     """
 
@@ -54,8 +54,7 @@ class LoadRecorder:
         int64.
         """
         # Between two layers all of this is cold: each operator costs 10 us there, len(ids) in place of numel() another.
-        if not 0 <= layer < self.num_layers:
-            raise DispatchError(f"layer {layer} of {self.num_layers}: layers of a recorder count from 0")
+        counts = self.bins(layer)
         if topk_ids.device != self.device:
             raise DispatchError(
                 f"the ids are on {topk_ids.device}, but {self!r} counts on {self.device}: make it there"
@@ -64,14 +63,23 @@ class LoadRecorder:
         if edges is None:
             raise DispatchError(f"the ids are {topk_ids.dtype}, but a recorder counts torch.int32 or torch.int64")
         if self._launch is not None:
-            self._launch(topk_ids.flatten(), self._bins[layer], self.num_experts)
+            self._launch(topk_ids.flatten(), counts, self.num_experts)
         elif number <= FEW:
             # How many of 0, 1 to E are not above the id: 0 for one below them, E + 1 for one above, else the id plus 1.
             bins = torch.bucketize(topk_ids.flatten(), edges, right=True)
-            self._bins[layer].scatter_add_(0, bins, self._ones)
+            counts.scatter_add_(0, bins, self._ones)
         else:
             bins = topk_ids.flatten().clamp(-1, self.num_experts).add_(1)
-            self._bins[layer].index_add_(0, bins, self._one.expand(number))
+            counts.index_add_(0, bins, self._one.expand(number))
+
+    def bins(self, layer: int) -> Int[Tensor, " E_and_2"]:
+        """int64, for a kernel that counts by itself: where it adds to `layer`, 1 at e + 1 for each slot of expert e.
+
+        The first and the last are nobody's. Raises DispatchError for a layer that is none.
+        """
+        if not 0 <= layer < self.num_layers:
+            raise DispatchError(f"layer {layer} of {self.num_layers}: layers of a recorder count from 0")
+        return self._bins[layer]
 
     def read(self) -> ExpertLoad:
         """The counts up to now; waits for the device."""

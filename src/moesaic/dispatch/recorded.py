@@ -25,8 +25,9 @@ class Recorded(Dispatcher[Receipt]):
     """`dispatcher`, whose calls are counted as those of `layer` in `recorder`; rows and results are as without.
 
     Counted are the ids of the model's experts that this rank hands in, once each, whichever replica computes them. A
-    call that the dispatcher refuses is not counted. Raises DispatchError for a recorder without such a layer, or on
-    another device than the tokens that ranks exchange.
+    call that the dispatcher refuses is not counted. That is one launch more on CUDA, but none with `SymmetricMemory`,
+    which counts in the launch that sends the tokens (`Dispatcher.dispatch_counted`). Raises DispatchError for a
+    recorder without such a layer, or on another device than the tokens that ranks exchange.
     """
 
     dispatcher: Dispatcher[Receipt]
@@ -79,9 +80,7 @@ class Recorded(Dispatcher[Receipt]):
 
     @override
     def dispatch(self, hidden_states: Tensor, routing: Routing) -> tuple[Batch, Receipt]:
-        found = self.dispatcher.dispatch(hidden_states, routing)
-        self.recorder.record(self.layer, routing.topk_ids)
-        return found
+        return self.dispatcher.dispatch_counted(hidden_states, routing, self.recorder, self.layer)
 
     @override
     def combine(self, rows: Tensor, receipt: Receipt) -> Tensor:

@@ -14,6 +14,7 @@ from moesaic.checks import instance
 from moesaic.dispatch.announcement import checked_tokens
 from moesaic.dispatch.arrangement import Arrangement, AsArrived, RowPlaces
 from moesaic.dispatch.exchanges import SumExchange, TokenExchange, row_bytes
+from moesaic.dispatch.load_recorder import LoadRecorder
 from moesaic.dispatch.over_ranks import OverRanks
 from moesaic.errors import BatchError, DispatchError
 from moesaic.kernels.peer_window import PeerWindow
@@ -94,14 +95,25 @@ class SymmetricMemory(OverRanks[SymmetricReceipt]):
         return self.arranged(exchange)
 
     @override
+    def dispatch_counted(
+        self, hidden_states: Tensor, routing: Routing, recorder: LoadRecorder, layer: int
+    ) -> tuple[Batch, SymmetricReceipt]:
+        """In the launch that sends the tokens, whose programs read every id once. Raises what `dispatch` raises."""
+        if (recorder.num_experts, recorder.device) != (self.placement.num_experts, self.ranks.device):
+            return super().dispatch_counted(hidden_states, routing, recorder, layer)  # the kernel would add beside it
+        exchange = self.token_exchange(hidden_states, routing, recorder.bins(layer))
+        exchange.run()
+        return self.arranged(exchange)
+
+    @override
     def combine(self, rows: Tensor, receipt: SymmetricReceipt) -> Tensor:
         """Raises BatchError for rows of another batch, on this rank alone."""
         exchange = self.sum_exchange(rows, receipt)
         exchange.run()
         return exchange.output
 
-    def token_exchange(self, hidden_states: Tensor, routing: Routing) -> TokenExchange:
-        """What `dispatch` launches."""
+    def token_exchange(self, hidden_states: Tensor, routing: Routing, bins: Tensor | None = None) -> TokenExchange:
+        """What `dispatch` launches, or, with `bins` of a recorder, `dispatch_counted`."""
         tokens = checked_tokens(hidden_states, routing, self.ranks, self.wire)
         rows, weights, top_k = tokens.rows, tokens.routing.topk_weights, tokens.routing.topk_ids.shape[1]
         if rows.dtype not in WIRE_DTYPES or weights.dtype != torch.float32:
@@ -117,7 +129,7 @@ class SymmetricMemory(OverRanks[SymmetricReceipt]):
                 "in fewer at a time (the other ranks wait for this one)"
             )
         coded = self.wire != Plain()
-        return TokenExchange.of(tokens, self.tables, self.window, shards=self.shards, coded=coded)
+        return TokenExchange.of(tokens, self.tables, self.window, shards=self.shards, coded=coded, bins=bins)
 
     def arranged(self, exchange: TokenExchange) -> tuple[Batch, SymmetricReceipt]:
         """Batch and receipt, once the exchange has run."""

@@ -4,7 +4,8 @@ One launch: programs write the tokens of their stripe, some at a time, straight 
 them, with the local ids and the weights, tell the same stripe of the other ranks, and copy what came into memory of the
 batch while the next ones travel. A row is written once to each rank, and its place needs no counting: no atomics, the
 same in every run. CODED rows are rounded to FP8 by the program that sends them, and read back by the one that copies
-them; a rank's own are rounded too.
+them; a rank's own are rounded too. Given bins, the program that sends a token counts its ids there, as
+`count_ids.py` does in a launch of its own.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ def exchange_tokens(
     *,
     shards: int = 1,
     coded: bool = False,
+    bins: Tensor | None = None,
     phases: tuple[bool, bool] = (True, True),
 ) -> None:
     """Send `x` [T, H] with its routing [T, K] and fill `arrivals`; `tables`: slots_of, replicas, ranks, local ids.
 
-    `coded`: whether rows travel as FP8. `phases`: whether to send and whether to receive. Both, but where one process
-    plays all ranks one after the other.
+    `coded`: whether rows travel as FP8. `bins` [E + 2] of int64, if given: bins[e + 1] += how many slots are e.
+    `phases`: whether to send, and count, and whether to receive. Both, but where one process plays all ranks one after
+    the other.
     """
     slots_of, replicas, slot_ranks, local_ids = tables
     send, receive = phases
@@ -52,6 +55,7 @@ def exchange_tokens(
         replicas,
         slot_ranks,
         local_ids,
+        bins,
         window.addresses,
         window.epochs,
         arrivals.rows,
@@ -97,6 +101,7 @@ def _exchange_tokens(
     replicas,
     slot_ranks,
     local_ids,
+    bins,
     addresses,
     epochs,
     rows,
@@ -143,8 +148,8 @@ def _exchange_tokens(
             for step in range(steps):
                 first = stripe + step * stride
                 send_tokens(
-                    x, x_stride, topk_ids, topk_weights, slots_of, replicas, slot_ranks, local_ids, addresses, half,
-                    rows, row_stride, row_ids, row_weights, homes, first, tl.minimum(first + stride, num_tokens),
+                    x, x_stride, topk_ids, topk_weights, slots_of, replicas, slot_ranks, local_ids, bins, addresses,
+                    half, rows, row_stride, row_ids, row_weights, homes, first, tl.minimum(first + stride, num_tokens),
                     stripes, me, max_tokens,
                     E, W, N, K, H, SHARDS, STRIDE, SCALES_AT, IDS_AT, WEIGHTS_AT, SLOTS, CODED, BLOCK,
                 )  # fmt: skip

@@ -14,13 +14,13 @@ from moesaic.kernels.peer_flags import row_of
 @triton.jit
 @no_type_check
 def send_tokens(
-    x, x_stride, topk_ids, topk_weights, slots_of, replicas, slot_ranks, local_ids, addresses, half,
+    x, x_stride, topk_ids, topk_weights, slots_of, replicas, slot_ranks, local_ids, bins, addresses, half,
     rows, row_stride, row_ids, row_weights, homes, first, stop, stripes, me, max_tokens,
     E: tl.constexpr, W: tl.constexpr, N: tl.constexpr, K: tl.constexpr, H: tl.constexpr, SHARDS: tl.constexpr,
     STRIDE: tl.constexpr, SCALES_AT: tl.constexpr, IDS_AT: tl.constexpr, WEIGHTS_AT: tl.constexpr,
     SLOTS: tl.constexpr, CODED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Store this rank's tokens from `first` to `stop` where they are needed, its own into the batch."""
+    """Store this rank's tokens from `first` to `stop` where they are needed, its own into the batch; count the ids."""
     column = tl.arange(0, BLOCK)
     slot = tl.arange(0, SLOTS)
     given = slot < K
@@ -36,6 +36,9 @@ def send_tokens(
         value = next_value
         active = (expert >= 0) & (expert < E)
         expert = tl.where(active, expert, 0)
+        if bins is not None:
+            # Here alone, however many ranks need the token; nobody waits for the sums.
+            tl.atomic_add(bins + 1 + expert, tl.full([SLOTS], 1, tl.int64), mask=active, sem="relaxed")
         if W > 1:
             place = tl.load(slots_of + expert * W + (token + me) % tl.load(replicas + expert))
         else:
