@@ -56,6 +56,8 @@ EACH = (
     HopperGrouped(),
     HopperGrouped(Always(Product())),
     HopperGrouped(Always(Product(gather=False))),
+    HopperGrouped(Always(Product(blocks=2))),
+    HopperGrouped(Always(Product(gather=False, blocks=8))),
 )
 
 

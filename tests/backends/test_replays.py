@@ -35,6 +35,7 @@ CHOICES = {
     "streamed by TMA": Streamed(32, 16, (64, 64, 4), (128, 64, 4), warps=4, swap=True, tma=True),
     "products, gathered": Product(gather=True),
     "products, copied": Product(gather=False),
+    "products, summed": Product(gather=False, blocks=4),
 }
 each_form = pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
 PROBLEMS = {

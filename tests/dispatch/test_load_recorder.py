@@ -134,6 +134,7 @@ def test_one_launch_counts_what_the_operators_count_also_compiled():
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # by inductor itself
 def test_on_cuda_a_call_is_one_launch_eager_and_compiled():
     recorder, ids = LoadRecorder(1, 5, "cuda"), torch.randint(-1, 7, (300, 7), device="cuda").int()
     compiled = torch.compile(lambda ids: recorder.record(0, ids), fullgraph=True)

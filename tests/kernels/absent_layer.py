@@ -15,6 +15,7 @@ from moesaic.backends.split_products import split_tokens
 from moesaic.backends.stored_products import tokens as stored_tokens
 from moesaic.backends.stored_weights import StoredWeights
 from moesaic.backends.triton_streamed import streamed_rows, streamed_tokens, vector_tokens
+from moesaic.tuning import Product
 
 EXPERTS = 8
 TOP_K = 4
@@ -131,6 +132,10 @@ class AbsentLayer:
     def products(self, count):
         """Two products of many rows on Hopper."""
         return product_tokens(*self.tokens(count))
+
+    def summed(self, count):
+        """The same with sums between blocks of columns."""
+        return product_tokens(*self.tokens(count), Product(gather=False, blocks=8))
 
     def products_in_place(self, count):
         """The same of rows in expert order."""

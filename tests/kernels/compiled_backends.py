@@ -55,7 +55,9 @@ def products(*, fewer):
     yield "plain", partial(PLAIN.products, MANY)
     yield "biased", partial(BIASED.products, 256)
     yield "scaled", partial(SCALED.products, MANY)
+    yield "summed", partial(BIASED.summed, MANY)
     if not fewer:
+        yield "scaled-summed", partial(SCALED.summed, MANY)
         yield "pointwise-rows", partial(POINTWISE.products_in_place, 1024)
 
 

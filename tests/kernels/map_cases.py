@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from moesaic.kernels.row_order import HEADER
 from tests.kernels.order_cases import check_tiles
 
 
@@ -45,7 +46,7 @@ class BrokenCase(MapCase):
         experts = found["tiles"][0]
         assert 0 < total <= len(experts)
         assert set(experts.tolist()) <= {-1, *range(len(self.counts))}
-        assert rest == [0] * (3 + len(experts))
+        assert rest == [0] * (HEADER - 1 + len(experts))
 
 
 def gapped(heights, gap, alignment):

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from moesaic.kernels.order_rows import FEW, FEW_EXPERTS
+from moesaic.kernels.row_order import HEADER
 
 GARBAGE = (-1, -7, 2**31 - 1, -(2**31))
 
@@ -79,7 +80,7 @@ def check_tiles(found, spans, case):
     assert [tile[:3] for tile in tiles[: len(wanted)]] == wanted
     # Where no slot is active, the first of these is looked up all the same: it has to lead nowhere.
     assert set(tiles[len(wanted) :]) <= {(-1, 0, 0, 0, 1)}
-    assert control == [len(wanted), 0, 0, 0] + [0] * len(tiles)
+    assert control == [len(wanted), *[0] * (HEADER - 1 + len(tiles))]
     groups = {}
     for number, (expert, _, _, first, size) in enumerate(tiles[: len(wanted)]):
         assert first <= number < first + size

@@ -44,6 +44,9 @@ def test_whatever_is_tried_is_read_back():
         ("Vector((2, 2048, 1, 4), (8, 1024, 3, 3))", TuningError),
         ("Vector((2, 2097152, 1, 4), (8, 1024, 3, 4))", TuningError),
         ("Product(group=1025)", TuningError),
+        ("Product(blocks=16)", TuningError),
+        ("Product(blocks=3)", TuningError),
+        ("Product(blocks=1)", TuningError),
         (repr(STREAMED).replace("rows=16", "rows=24"), TuningError),
         (repr(STREAMED).replace("rows=16", "rows=0"), TuningError),
         (repr(STREAMED).replace("rows=16", "rows=8"), TuningError),
@@ -92,8 +95,8 @@ def test_what_a_layout_can_be_computed_by():
 def test_for_people():
     assert short(VECTOR) == "Vector (2, 2048, 1, 4) (8, 1024, 3, 4)"
     assert short(WGMMA) == "Streamed 32 16 (64, 64, 3) (128, 64, 3) 4 swap tma"
-    assert short(Product()) == "Product gather 8"
-    assert short(PRODUCT) == "Product 4"
+    assert short(Product()) == "Product gather 8 0"
+    assert short(PRODUCT) == "Product 4 0"
 
 
 def test_a_choice_is_abstract_and_its_forms_are_all_there():

@@ -21,7 +21,9 @@ T72 = Streamed(64, 16, (64, 64, 3), (128, 64, 3), warps=4, swap=True, tma=True)
 MORE = Streamed(128, 32, (128, 64, 4), (256, 64, 4), warps=8, swap=True, tma=True)
 GATHERED, COPIED = Product(gather=True, group=8), Product(gather=False, group=8)
 
-BEYOND_ONE = {2: T1, 5: T8, 33: T20, 81: T72, 256: GATHERED, 2048: COPIED}
+SUMMED = Product(gather=False, group=8, blocks=8)
+
+BEYOND_ONE = {2: T1, 5: T8, 33: T20, 81: T72, 256: GATHERED, 2048: COPIED, 16384: SUMMED}
 MEASURED = {
     "qwen3_30b": {1: ONE, 4: T1, 17: T8, 129: T20, 321: T44, 705: T72, 1024: GATHERED},
     "mixtral": {1: Vector((2, 2048, 1, 4), (4, 2048, 3, 8)), **BEYOND_ONE},
@@ -32,7 +34,7 @@ MEASURED = {
     },
 }
 """Shape -> the number of tokens from which a choice holds: the thresholds that docs/performance/hopper.md was measured
-with (commit d7a0d52), for 1 to 16384 tokens on an H200."""
+with (commit d7a0d52), for 1 to 16384 tokens on an H200; `SUMMED` since commit 1496d6f."""
 
 WITHOUT_PRODUCTS = {"qwen3_30b": 1153, "mixtral": 289, "dsv3_ep8": 289, "gptoss_120b": 2305}
 """Shape -> the number of tokens from which TritonGrouped took the widest tiles there."""

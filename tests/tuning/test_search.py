@@ -60,7 +60,7 @@ def test_a_wrong_choice_never_wins_and_is_never_timed():
 
 
 def test_a_default_that_is_wrong_is_an_error():
-    with pytest.raises(TuningError, match=r"own choice Product\(gather=True, group=8\) .*: all zeros"):
+    with pytest.raises(TuningError, match=r"own choice Product\(gather=True, group=8, blocks=0\) .*: all zeros"):
         Told({DEFAULT: 3.0, A: 1.0}, {DEFAULT: "all zeros"}).search(DEFAULT, A)
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from moesaic.kernels.coded_scales import Scales
     from moesaic.kernels.rounded_form import RoundedForm
     from moesaic.kernels.row_order import RowOrder
-    from moesaic.kernels.slot_sums import SlotSums
 
 BLOCK = 128
 """Rows and columns of a block of weights that share a scale, and columns of a row."""
@@ -71,15 +70,9 @@ def coded_bytes(problem: Problem, num_rows: int) -> int:
 
 
 def _multiply(
-    codes: tuple[Tensor, Tensor],
-    order: RowOrder,
-    results: Tensor,
-    sums: SlotSums | None,
-    *,
-    prepared: StoredWeights,
-    problem: Problem,
+    codes: tuple[Tensor, Tensor], order: RowOrder, results: Tensor, *, prepared: StoredWeights, problem: Problem
 ) -> None:
-    """Both products, the second with the sums of the slots. Where 128 columns share a scale the first one rounds what it stores, and the second begins while
+    """Both products. Where 128 columns share a scale the first one rounds what it stores, and the second begins while
     it ends; where a row does, the row has to be there before.
     """
     from moesaic.kernels.coded_product import coded_product  # noqa: PLC0415
@@ -106,17 +99,7 @@ def _multiply(
     if beside is None:
         inner, beside = spread_codes(inner, None, None, 1, inner.shape[0], form)
     down = _scales(prepared.down, beside, prepared)
-    coded_product(
-        inner,
-        _matrices(prepared.down),
-        down,
-        prepared.down_bias,
-        order,
-        results,
-        counter=2,
-        after=stored,
-        sums=sums,
-    )
+    coded_product(inner, _matrices(prepared.down), down, prepared.down_bias, order, results, counter=2, after=stored)
 
 
 def _inputs(prepared: StoredWeights) -> RoundedForm:

@@ -18,7 +18,6 @@ from moesaic.quant import INT4, MXFP4, NVFP4, PerGroup, Plain
 
 if TYPE_CHECKING:
     from moesaic.kernels.row_order import RowOrder
-    from moesaic.kernels.slot_sums import SlotSums
 
 GROUPS = (32, 64, 128)
 """Columns that may share a scale."""
@@ -81,16 +80,8 @@ def nibble_bytes(problem: Problem, num_rows: int) -> int:
     return problem.dtype.itemsize * elements + order_bytes(problem, pairs, rows) + 16384
 
 
-def _multiply(
-    rows: Tensor,
-    order: RowOrder,
-    results: Tensor,
-    sums: SlotSums | None,
-    *,
-    prepared: StoredWeights,
-    problem: Problem,
-) -> None:
-    """Both products, the second with the sums of the slots. The second begins while the first ends, unless the inner rows are rounded between them."""
+def _multiply(rows: Tensor, order: RowOrder, results: Tensor, *, prepared: StoredWeights, problem: Problem) -> None:
+    """Both products. The second begins while the first ends, unless the inner rows are rounded between them."""
     from moesaic.kernels.hopper_product import announcements  # noqa: PLC0415
     from moesaic.kernels.nibble_product import nibble_product  # noqa: PLC0415
     from moesaic.kernels.round_rows import round_rows  # noqa: PLC0415
@@ -112,4 +103,4 @@ def _multiply(
     stored = announcements(problem.intermediate_size, gated=gated)
     if rounded is not None:
         inner, stored = round_rows(inner, order, rounded, inner.dtype), 0
-    nibble_product(inner, prepared.down.stored, prepared.down_bias, order, results, counter=2, after=stored, sums=sums)
+    nibble_product(inner, prepared.down.stored, prepared.down_bias, order, results, counter=2, after=stored)

@@ -16,7 +16,6 @@ from moesaic.problem import Problem
 
 if TYPE_CHECKING:
     from moesaic.kernels.row_order import RowOrder
-    from moesaic.kernels.slot_sums import SlotSums
 
 Rows = TypeVar("Rows")
 
@@ -28,21 +27,18 @@ class OrderedProducts(Generic[Rows]):
 
     `spread(x, places, row_weights, top_k, num_rows)`: rows [num_rows, H] as `multiply` takes them. Token t goes to row
     places[t * K + k], without places to row t. `row_weights` [T, K] multiplies before.
-    `multiply(rows, order, results, sums)`: both products, into [num_rows, H], and with `sums` those of the slots.
-    `blocks`: of columns between which it sums (`tuning/products.py`); 0 for sums in a launch of their own.
+    `multiply(rows, order, results)`: both products, into [num_rows, H].
     """
 
     tile_rows: int
     alignment: int
     spread: Callable[[Tensor, Tensor | None, Tensor | None, int, int], Rows]
-    multiply: Callable[[Rows, RowOrder, Tensor, SlotSums | None], None]
-    blocks: int = 0
+    multiply: Callable[[Rows, RowOrder, Tensor], None]
 
     def of_tokens(self, hidden_states: Tensor, routing: Routing, problem: Problem) -> Tensor:
         """Tokens `[T, H]`, summed over their slots."""
         from moesaic.kernels.combine_rows import combine_rows  # noqa: PLC0415
         from moesaic.kernels.order_rows import order_rows  # noqa: PLC0415
-        from moesaic.kernels.slot_sums import SlotSums  # noqa: PLC0415
 
         x, ids, weights = dense_rows(hidden_states), routing.topk_ids.contiguous(), contiguous_weights(routing)
         group = tiles_side_by_side(problem, ids.numel())
@@ -51,13 +47,9 @@ class OrderedProducts(Generic[Rows]):
         num_rows = order.pairs.shape[0]
         rows = self.spread(x, order.places, weights if problem.weight_on_input else None, ids.shape[1], num_rows)
         results = x.new_empty(num_rows, problem.hidden_size)
+        self.multiply(rows, order, results)
         output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
-        summed = None if problem.weight_on_input else weights
-        self.multiply(
-            rows, order, results, SlotSums(output, order.places, summed, self.blocks) if self.blocks else None
-        )
-        if not self.blocks:
-            combine_rows(results, ids, summed, order.places, experts, output)
+        combine_rows(results, ids, None if problem.weight_on_input else weights, order.places, experts, output)
         return output
 
     def of_rows(self, batch: GroupedBatch, problem: Problem) -> Tensor:
@@ -69,7 +61,7 @@ class OrderedProducts(Generic[Rows]):
         group = tiles_side_by_side(problem, rows.shape[0])
         order = map_tiles(counts, offsets, rows.shape[0], tile_rows=self.tile_rows, group=group)
         output = torch.empty_like(rows, memory_format=torch.contiguous_format)
-        self.multiply(self.spread(rows, None, None, 1, rows.shape[0]), order, output, None)
+        self.multiply(self.spread(rows, None, None, 1, rows.shape[0]), order, output)
         return output
 
 

@@ -17,7 +17,6 @@ from moesaic.quant import INT4, MXFP4, PerGroup, Plain
 
 if TYPE_CHECKING:
     from moesaic.kernels.row_order import RowOrder
-    from moesaic.kernels.slot_sums import SlotSums
     from moesaic.kernels.split_rows import SplitRows
 
 ALIGNMENT = 8
@@ -68,9 +67,7 @@ def split_bytes(problem: Problem, num_rows: int) -> int:
     return split + plain + order_bytes(problem, pairs, rows) + 16384
 
 
-def _multiply(
-    rows: SplitRows, order: RowOrder, results: Tensor, _: SlotSums | None, *, prepared: StoredWeights, problem: Problem
-) -> None:
+def _multiply(rows: SplitRows, order: RowOrder, results: Tensor, *, prepared: StoredWeights, problem: Problem) -> None:
     """Both products. The first splits what it stores, and the second begins while it ends."""
     from moesaic.kernels.hopper_product import announcements  # noqa: PLC0415
     from moesaic.kernels.split_form import numbers_beside  # noqa: PLC0415

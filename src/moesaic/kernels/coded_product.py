@@ -14,7 +14,6 @@ from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from typing_extensions import override
 
 from moesaic.kernels.activation_expressions import Expression
 from moesaic.kernels.coded_scales import Scales
@@ -24,7 +23,6 @@ from moesaic.kernels.hopper_form import BOX, DEPTH, ROWS, SPARE, TILE_ROWS, WEIG
 from moesaic.kernels.hopper_launch import descriptor, launch
 from moesaic.kernels.hopper_roles import begin, run_roles
 from moesaic.kernels.row_order import RowOrder
-from moesaic.kernels.slot_sums import SlotSums
 
 SKEWED = Pipeline(stages=4, staged=64, skew=1)
 """The second consumer 0, 1 or 2 steps late is alike."""
@@ -56,16 +54,6 @@ class CodedForm(ProductForm):
         """Whether what comes out is codes."""
         return self.recode != ""
 
-    @property
-    @override
-    def consumer_registers(self) -> int:
-        return 216 if self.slots else 240
-
-    @property
-    @override
-    def producer_registers(self) -> int:
-        return 72 if self.slots else 32
-
 
 def coded_product(
     rows: Tensor,
@@ -79,13 +67,12 @@ def coded_product(
     activation: Expression | None = None,
     announce: bool = False,
     after: int = 0,
-    sums: SlotSums | None = None,
 ) -> None:
     """Fill `out` [P, N or N / 2] with the products of `rows` [P, K] and `weights` [L, N, K], both E4M3.
 
     `out` is bfloat16, float16, or E4M3 with `scales.out`. `order` has no spare rows, and each expert's rows begin at a
-    multiple of 32; up to the next one, rows behind an expert's own come back undefined. `counter`, `announce`,
-    `after` and `sums` are those of `hopper_product`.
+    multiple of 32; up to the next one, rows behind an expert's own come back undefined. `counter`, `announce` and
+    `after` are those of `hopper_product`.
     """
     experts, width, depth = weights.shape
     form = CodedForm(
@@ -99,9 +86,6 @@ def coded_product(
         powers=scales.weights.dtype == torch.uint8,
         recode=scales.recode,
         whole=out.shape[1] % (2 * BOX) == 0,
-        slots=sums.slots if sums is not None else 0,
-        weighted=sums is not None and sums.weights is not None,
-        column_blocks=sums.blocks if sums is not None else 1,
     )
     out_scales = scales.rows if scales.out is None else scales.out
     operands = (
@@ -114,10 +98,7 @@ def coded_product(
         bias if bias is not None else weights,
         descriptor(out, [SPARE, 2 * BOX if form.recodes else BOX]),
     )
-    summed = sums.operands(out) if sums is not None else ()
-    launch(
-        _coded_product, operands, order, (width, depth), counter=counter, activation=activation, form=form, sums=summed
-    )
+    launch(_coded_product, operands, order, (width, depth), counter=counter, activation=activation, form=form)
 
 
 def _beside(scales: Tensor) -> Any:
@@ -138,7 +119,6 @@ def _coded_product(
     bias,
     out_desc,
     task,
-    sums,
     constants,
     COUNTER: gl.constexpr,
     EXPRESSION: gl.constexpr,
@@ -166,7 +146,7 @@ def _coded_product(
         (out_desc, outputs),
         epilogue,
         task,
-        sums,
+        (),
         COUNTER,
         EXPRESSION,
         PER_EXPERT,

@@ -47,14 +47,12 @@ def launch(
     counter: int,
     activation: Expression | None,
     form: ProductForm,
-    sums: tuple[Any, ...] = (),
 ) -> None:
     """Launch `kernel` on its own `operands` and what all of them take; `shape`: rows and columns of a matrix."""
     registers = {"maxnreg": form.launched_registers} if form.launched_registers else {}
     kernel[(_processors(order.tiles.device) * form.programs,)](
         *operands,
         (order.tiles, order.max_tiles, order.control, *shape),
-        sums,
         activation.constants if activation is not None else (),
         COUNTER=counter,
         EXPRESSION=activation.function if activation is not None else None,

@@ -92,7 +92,7 @@ def hopper_product(
 
     With `announce`, each tile's flag in `order.control` counts what is stored of it, up to `announcements(...)`. With
     `after` > 0 a tile is read once its flag says so much, and the launch may overlap the one before it, which
-    announces: nothing that the launch before still reads may be `out`.
+    announces: nothing that the launch before still reads may be `out`. With `sums` the rows of every token are summed.
     """
     experts, width, depth = weights.shape
     gated = out.shape[1] != width
@@ -115,17 +115,9 @@ def hopper_product(
         descriptor(weights.view(experts * width, depth), [BOX, DEPTH]),
         bias if bias is not None else weights,
         descriptor(out, [SPARE, BOX]),
+        sums.operands(out) if sums is not None else (),
     )
-    launch(
-        _hopper_product,
-        operands,
-        order,
-        (width, depth),
-        counter=counter,
-        activation=activation,
-        form=form,
-        sums=sums.operands(out) if sums is not None else (),
-    )
+    launch(_hopper_product, operands, order, (width, depth), counter=counter, activation=activation, form=form)
 
 
 def announcements(columns: int, *, gated: bool) -> int:
@@ -145,8 +137,8 @@ def _hopper_product(
     weights_desc,
     bias,
     out_desc,
-    task,
     sums,
+    task,
     constants,
     COUNTER: gl.constexpr,
     EXPRESSION: gl.constexpr,

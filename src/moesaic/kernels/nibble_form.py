@@ -57,14 +57,7 @@ class NibbleForm(ProductForm):
     @property
     @override
     def consumer_registers(self) -> int:
-        if self.few:
-            return 104
-        return 216 if self.slots else 240
-
-    @property
-    @override
-    def producer_registers(self) -> int:
-        return 72 if self.slots and not self.few else 32
+        return 104 if self.few else 240
 
     @property
     def bare(self) -> bool:

@@ -21,7 +21,6 @@ from moesaic.kernels.hopper_roles import begin, run_roles
 from moesaic.kernels.nibble_form import FEW, NibbleForm
 from moesaic.kernels.nibble_scales import boxes_of
 from moesaic.kernels.row_order import RowOrder
-from moesaic.kernels.slot_sums import SlotSums
 from moesaic.kernels.stored_experts import Stored
 
 
@@ -36,13 +35,12 @@ def nibble_product(
     activation: Expression | None = None,
     announce: bool = False,
     after: int = 0,
-    sums: SlotSums | None = None,
 ) -> None:
     """Fill `out` [P, N or N / 2] with the products of `rows` [P, K], in its order, and the weights [L, N, K].
 
     All in bfloat16, the scales too unless they are of 8 bits. `order` has tiles of 128 or 32 rows, no spare ones, and
     each expert's rows begin at a multiple of 32; up to the next one, rows behind an expert's own come back undefined.
-    `counter`, `announce`, `after` and `sums` are those of `hopper_product`.
+    `counter`, `announce` and `after` are those of `hopper_product`.
     """
     experts, width, bytes_of_row = stored.codes.shape
     boxes, whole = boxes_of(stored), stored.global_scales
@@ -58,9 +56,6 @@ def nibble_product(
         whole=whole is not None,
         small=stored.form.small,
         rows=order.tile_rows,
-        slots=sums.slots if sums is not None else 0,
-        weighted=sums is not None and sums.weights is not None,
-        column_blocks=sums.blocks if sums is not None else 1,
         pipeline=PIPELINE if order.tile_rows > SPARE else FEW,
     )
     operands = (
@@ -73,8 +68,7 @@ def nibble_product(
         descriptor(out, [SPARE, BOX]),
     )
     shape = (width, rows.shape[1])
-    summed = sums.operands(out) if sums is not None else ()
-    launch(_nibble_product, operands, order, shape, counter=counter, activation=activation, form=form, sums=summed)
+    launch(_nibble_product, operands, order, shape, counter=counter, activation=activation, form=form)
 
 
 @DirectLaunch
@@ -89,7 +83,6 @@ def _nibble_product(
     bias,
     out_desc,
     task,
-    sums,
     constants,
     COUNTER: gl.constexpr,
     EXPRESSION: gl.constexpr,
@@ -115,7 +108,7 @@ def _nibble_product(
         (out_desc, outputs),
         epilogue,
         task,
-        sums,
+        (),
         COUNTER,
         EXPRESSION,
         PER_EXPERT,

@@ -92,7 +92,6 @@ def _split_product(
     bias,
     out_desc,
     task,
-    sums,
     constants,
     COUNTER: gl.constexpr,
     EXPRESSION: gl.constexpr,
@@ -113,15 +112,5 @@ def _split_product(
     source = (rows_desc, rows, 0, rows, beside_desc, weights_desc, boxes_desc)
     operands, epilogue = (a, b, c, boxes), (bias, constants, beside)
     run_roles(
-        multiply_split,
-        source,
-        operands,
-        (out_desc, outputs),
-        epilogue,
-        task,
-        sums,
-        COUNTER,
-        EXPRESSION,
-        PER_EXPERT,
-        FORM,
+        multiply_split, source, operands, (out_desc, outputs), epilogue, task, (), COUNTER, EXPRESSION, PER_EXPERT, FORM
     )

@@ -5,7 +5,7 @@
 >>> from moesaic.tuning import Always, CostModel, Product, choose
 >>> problem = known_model("mixtral-8x7b").problem
 >>> choose(problem, known_machine("h200"), num_rows=4096)
-Product(gather=False, group=8)
+Product(gather=False, group=8, blocks=0)
 >>> always_products, never_products = HopperGrouped(Always(Product())), HopperGrouped(CostModel(products=False))
 """
 

@@ -19,7 +19,7 @@ KERNELS = Path(__file__).parents[1] / "kernels"
 
 LAUNCHED = (
     *("vector_experts", "order_rows", "streamed_experts", "combine_rows"),
-    *("tile_map", "spread_rows", "hopper_product"),
+    *("tile_map", "spread_rows", "slot_sums", "hopper_product"),
 )
 """What the forms of `choices.py` launch. What these import from the same directory is found there."""
 

@@ -24,12 +24,11 @@ MANY_ROWS, GATHERED_TIMES = 512, 10
 no more than copying rows once. Copied rows make a first product 5 % faster at 1024 rows, 0 to 2 % at 256, for a copy of
 5 % (H200; qwen3-30b has 6 tiles of columns, dsv3 16, gpt-oss-120b 23, mixtral 112)."""
 
-FLOPS, BANDWIDTH = 640e12, 4.2e12
-"""A second, of products in bfloat16 and of the memory (H200)."""
+SUMMED_ROWS, BLOCKS = 4096, 8
+"""Mean rows of an expert from which results are summed between blocks of columns of the second product, and how many.
 
-IDLE = 1.4
-"""Computing over moving of the second product from which sums between its columns pay. At 2.1 (dsv3, 4096 tokens) they
-gain 3 %, at 1.2 (qwen3-30b, 16384) nothing, at 0.7 (gpt-oss-120b, 4096) they cost 6 %."""
+The memory is idle there, and 16384 tokens of mixtral and dsv3 take 2 to 3 % less. Each block reads the inner rows once
+more: at 1024 and 2048 rows it costs as much as it gains, at 256 rows 5 to 10 % (H200, docs/performance/hopper.md)."""
 
 
 def mean_rows(machine: Machine) -> float:
@@ -51,25 +50,8 @@ def product(problem: Problem, num_pairs: int) -> Product:
     """The products of so many rows."""
     many = num_pairs >= MANY_ROWS * problem.num_experts
     gather = can_gather(problem) and not (many and is_read_often(problem))
-    return Product(gather=gather, blocks=column_blocks(problem, num_pairs, FLOPS, problem.dtype.itemsize))
-
-
-def column_blocks(problem: Problem, num_pairs: int, flops: float, weight_bytes: float) -> int:
-    """Blocks of columns between which results are summed over the slots, 0 for a sum behind the products.
-
-    Each block reads the inner rows once more, so it pays where the second product leaves the memory idle: with
-    `flops` a second, against weights of `weight_bytes` an element, once, inner rows for each block, and results written
-    and read again.
-    """
-    if not problem.layout.has_routing:
-        return 0
-    hidden, inner, size = problem.hidden_size, problem.intermediate_size, problem.dtype.itemsize
-    computing = 2 * num_pairs * hidden * inner / flops
-    for blocks in (8, 4):
-        moved = problem.num_experts * hidden * inner * weight_bytes + num_pairs * size * (blocks * inner + 2 * hidden)
-        if computing >= IDLE * moved / BANDWIDTH:
-            return blocks
-    return 0
+    summed = problem.layout.has_routing and num_pairs >= SUMMED_ROWS * problem.num_experts
+    return Product(gather=gather, blocks=BLOCKS if summed else 0)
 
 
 def may_copy(problem: Problem) -> bool:
