@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from moesaic.kernels.direct_launch import DirectLaunch
+from moesaic.kernels.launching import overlap_launches, wait_for_previous
 from moesaic.kernels.row_order import RowOrder
 from moesaic.kernels.tile_entries import reset_control, tile_count, write_no_tiles, write_tiles
 from moesaic.kernels.whole_numbers import next_power_of_2
@@ -20,6 +21,7 @@ from moesaic.kernels.whole_numbers import next_power_of_2
 def order_few(ids: Tensor, order: RowOrder, num_experts: int, *, spare: int, alignment: int, group: int) -> None:
     """Fill `order` with the pairs of `ids` [T, K], which are contiguous."""
     num_pairs = ids.numel()
+    overlap = overlap_launches(ids.device)
     _order_few[(num_experts,)](
         ids,
         order.pairs,
@@ -37,7 +39,9 @@ def order_few(ids: Tensor, order: RowOrder, num_experts: int, *, spare: int, ali
         SPARE=spare,
         ALIGNMENT=alignment,
         GROUP=group,
+        OVERLAP=overlap,
         num_warps=4 if num_pairs <= 1024 else 8,
+        **({"launch_pdl": True} if overlap else {}),
     )
 
 
@@ -61,9 +65,11 @@ def _order_few(
     SPARE: tl.constexpr,
     ALIGNMENT: tl.constexpr,
     GROUP: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     expert = tl.program_id(0)
     pair = tl.arange(0, PAIRS)
+    wait_for_previous(OVERLAP)
     of = tl.load(ids + pair, mask=pair < num_pairs, other=-1)
     live = (of >= 0) & (of < E)
     counts = tl.histogram(of, BINS, mask=live)

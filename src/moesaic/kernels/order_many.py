@@ -36,7 +36,7 @@ def order_many(ids: Tensor, order: RowOrder, num_experts: int, *, spare: int, al
     totals = histograms[blocks]
     overlap = overlap_launches(ids.device)
     dependent = {"OVERLAP": overlap, **({"launch_pdl": True} if overlap else {})}
-    _count[(blocks,)](ids, histograms, num_pairs, E=num_experts, BINS=bins, BLOCK=block, OVERLAP=overlap, num_warps=4)
+    _count[(blocks,)](ids, histograms, num_pairs, E=num_experts, BINS=bins, BLOCK=block, num_warps=4, **dependent)
     _scan[(bins // _SCANNED.value,)](
         histograms, totals, blocks, BINS=bins, BLOCKS=next_power_of_2(blocks), num_warps=8, **dependent
     )

@@ -50,6 +50,8 @@ def vector_experts(
     size = down.shape[2]
     first, second = strips
     b1, b2 = biases
+    overlap = overlap_launches(x.device)
+    dependent = {"OVERLAP": overlap, **({"launch_pdl": True} if overlap else {})}
     _vector_up[(num_tokens * top_k * ceil_div(size, first.columns),)](
         x,
         x.stride(0),
@@ -72,8 +74,8 @@ def vector_experts(
         BLOCK=first.depth,
         STAGES=first.stages,
         num_warps=first.warps,
+        **dependent,
     )
-    overlap = overlap_launches(x.device)
     _vector_down[(num_tokens, ceil_div(hidden, second.columns))](
         inner,
         down,
@@ -90,9 +92,8 @@ def vector_experts(
         COLUMNS=second.columns,
         BLOCK=second.depth,
         STAGES=second.stages,
-        OVERLAP=overlap,
         num_warps=second.warps,
-        **({"launch_pdl": True} if overlap else {}),
+        **dependent,
     )
 
 
@@ -142,6 +143,7 @@ def _vector_up(
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Products are summed over the lanes of a block once, after the loop, which is pipelined by cp.async."""
     STRIPS: tl.constexpr = (I + COLUMNS - 1) // COLUMNS
@@ -149,6 +151,7 @@ def _vector_up(
     pair = tl.program_id(0) // STRIPS
     column = (tl.program_id(0) % STRIPS) * COLUMNS + tl.arange(0, COLUMNS)
     inner = tl.arange(0, BLOCK)
+    wait_for_previous(OVERLAP)  # and let the second kernel ask for weights as soon as there is a place for it
     expert = tl.load(ids + pair)
     if (expert >= 0) & (expert < E):
         of = weights + expert.to(tl.int64) * (WIDTH * H) + column[:, None] * H + inner[None, :]
@@ -265,10 +268,15 @@ def _vector_down(
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inner = tl.arange(0, BLOCK)
     # The weights' first block is on its way before the first kernel has ended: it does not depend on it.
+    AHEAD: tl.constexpr = 2 if K * STEPS > 1 else 1
     block = _down_block(weights, ids, token, 0, column, inner, E, K, H, I, BLOCK)
+    if AHEAD > 1:
+        block2 = _down_block(weights, ids, token, 1, column, inner, E, K, H, I, BLOCK)
     wait_for_previous(OVERLAP)
     sums = block * _down_row(inner_rows, ids, topk_weights, token, 0, inner, E, K, I, BLOCK, WEIGHTED)
-    for step in tl.range(1, K * STEPS, num_stages=STAGES):
+    if AHEAD > 1:
+        sums += block2 * _down_row(inner_rows, ids, topk_weights, token, 1, inner, E, K, I, BLOCK, WEIGHTED)
+    for step in tl.range(AHEAD, K * STEPS, num_stages=STAGES):
         row = _down_row(inner_rows, ids, topk_weights, token, step, inner, E, K, I, BLOCK, WEIGHTED)
         sums += _down_block(weights, ids, token, step, column, inner, E, K, H, I, BLOCK) * row
     total = tl.sum(sums, 1)
