@@ -67,7 +67,23 @@ def facts(kernel):
         "spills_in_steps": spills_in_steps(code),
         "shared_bytes": kernel.metadata.shared,
         "wgmma": kernel.asm["ptx"].count("wgmma.mma_async"),
+        "loads_in_loops": in_loops(kernel.asm["ttgir"], "tt.load"),
+        "exchanges_in_loops": in_loops(kernel.asm["ttgir"], "ttg.local_alloc", "ttg.convert_layout"),
     }
+
+
+def in_loops(code, *operations):
+    """Those within loops of intermediate code: a load is not copied ahead of a step but waited for in it, and what
+    changes its layout goes through shared memory, with barriers."""
+    found, loops = 0, []
+    for line in code.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if loops and indent == loops[-1] and line.lstrip().startswith("}"):
+            loops.pop()
+        found += bool(loops) and any(f"{operation} " in line for operation in operations)
+        if "scf.for" in line:
+            loops.append(indent)
+    return found
 
 
 def dumped(cubin, what):

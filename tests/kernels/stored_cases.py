@@ -24,6 +24,8 @@ MORE = (
     Scheme(INT4(PerRow()), Plain()),
     Scheme(INT4(PerGroup(128), zero_point=True, scale=torch.float16), Plain()),
     Scheme(INT8(PerGroup(128), scale=torch.bfloat16), FP8(PerRow(), scale=torch.float16)),
+    Scheme(INT4(PerGroup(32), scale=torch.bfloat16), Plain()),
+    Scheme(INT4(PerGroup(64)), Plain()),
 )
 """Formats that checkpoints hold and no named scheme has."""
 

@@ -68,6 +68,14 @@ def test_no_register_is_spilled(compiled):
     assert said(fact for fact in facts if fact["spills"] and fact["kernel"] != "split_product") == []
 
 
+def test_few_rows_wait_for_no_scale_and_bring_no_weight_through_shared_memory_twice(compiled):
+    capability, facts = compiled
+    few = ("stored mxfp4 8", "stored nvfp4 8")  # their scales lie by boxes
+    found = [fact for fact in facts if fact["launch"] in few and fact["kernel"] in ("up", "down")]
+    assert found or capability == 90
+    assert said(fact for fact in found if fact["loads_in_loops"] or fact["exchanges_in_loops"]) == []
+
+
 def test_shared_memory_suffices(compiled):
     capability, facts = compiled
     assert said(fact for fact in facts if fact["shared_bytes"] > MOST_SHARED[capability]) == []

@@ -15,7 +15,9 @@ import triton
 import triton.language as tl
 
 from moesaic.kernels.row_tiles import across, load_rows, multiply, scaled
-from moesaic.kernels.stored_codes import e4m3, e8m0, one_of, two_of
+from moesaic.kernels.scaled_numbers import scaled_numbers
+from moesaic.kernels.stored_codes import one_of, two_of
+from moesaic.kernels.stored_scales import scale_of_columns
 
 
 @triton.jit
@@ -56,27 +58,24 @@ def add_products(
 
     `row_scale` [N], where rows are CODED, is that of these columns.
     """
+    BARE: tl.constexpr = FORM.bare and FAST and low.dtype == tl.bfloat16
     there = (row < ROWS)[:, None]
-    first, second = _codes(stored[0], desc, matrix, row, start, there, ROWS, COLUMNS, FORM, low.dtype, FAST, TMA)
+    first, second = _codes(stored[0], desc, matrix, row, start, there, ROWS, COLUMNS, FORM, low.dtype, FAST, BARE, TMA)
     if CODED:
         part = tl.zeros(sums.shape, tl.int32 if FORM.code == "int8" else tl.float32)
         part = _add(part, first, second, low, high, FORM, SWAP).to(tl.float32) * across(row_scale, not SWAP)
         if FORM.one_scale(COLUMNS):
             return sums + part
         else:
-            scale = _number(_scale(stored[1], matrix, row, start, 0, row < ROWS, ROWS, COLUMNS, FORM), FORM)
-            return sums + part * across(scale, SWAP)
+            return sums + part * across(scale_of_columns(stored[1], matrix, row, start, ROWS, COLUMNS, FORM), SWAP)
     elif FORM.inside:
-        first = _read_back(first, stored, matrix, row, start, there, ROWS, COLUMNS, FORM)
-        if FORM.packed:
-            second = _read_back(second, stored, matrix, row, start + FORM.half, there, ROWS, COLUMNS, FORM)
+        first, second = scaled_numbers(first, second, stored, matrix, row, start, ROWS, COLUMNS, FORM, FAST, BARE)
         return _add(sums, first, second, low, high, FORM, SWAP)
     elif FORM.one_scale(COLUMNS):
         return _add(sums, first, second, low, high, FORM, SWAP)
     else:
         part = _add(tl.zeros_like(sums), first, second, low, high, FORM, SWAP)
-        scale = _number(_scale(stored[1], matrix, row, start, 0, row < ROWS, ROWS, COLUMNS, FORM), FORM)
-        return sums + part * across(scale, SWAP)
+        return sums + part * across(scale_of_columns(stored[1], matrix, row, start, ROWS, COLUMNS, FORM), SWAP)
 
 
 @triton.jit
@@ -85,14 +84,12 @@ def values_of(stored, matrix, row, start, ROWS: tl.constexpr, COLUMNS: tl.conste
     """128 columns of weights in float32, as `add_products` takes them: two halves for codes of 4 bits."""
     there = (row < ROWS)[:, None]
     first, second = _codes(
-        stored[0], stored[0], matrix, row, start, there, ROWS, COLUMNS, FORM, tl.float32, False, False
+        stored[0], stored[0], matrix, row, start, there, ROWS, COLUMNS, FORM, tl.float32, False, False, False
     )
     if FORM.inside:
-        first = _read_back(first, stored, matrix, row, start, there, ROWS, COLUMNS, FORM)
-        if FORM.packed:
-            second = _read_back(second, stored, matrix, row, start + FORM.half, there, ROWS, COLUMNS, FORM)
+        first, second = scaled_numbers(first, second, stored, matrix, row, start, ROWS, COLUMNS, FORM, False, False)
     else:
-        scale = _number(_scale(stored[1], matrix, row, start, 0, row < ROWS, ROWS, COLUMNS, FORM), FORM)[:, None]
+        scale = scale_of_columns(stored[1], matrix, row, start, ROWS, COLUMNS, FORM)[:, None]
         first, second = first * scale, second * scale
     if FORM.global_scale:
         whole = tl.load(stored[3] + matrix)
@@ -107,8 +104,7 @@ def finish(
 ):
     """The scales that are the same for all columns."""
     if FORM.one_scale(COLUMNS):
-        scale = _number(_scale(stored[1], matrix, row, 0, 0, row < ROWS, ROWS, COLUMNS, FORM), FORM)
-        sums = sums * across(scale, SWAP)
+        sums = sums * across(scale_of_columns(stored[1], matrix, row, 0, ROWS, COLUMNS, FORM), SWAP)
     if FORM.global_scale:
         sums = sums * tl.load(stored[3] + matrix)
     return sums
@@ -128,7 +124,7 @@ def _add(sums, first, second, low, high, FORM: tl.constexpr, SWAP: tl.constexpr)
 def _codes(
     codes, desc, matrix, row, start, there,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, FORM: tl.constexpr, DTYPE: tl.constexpr, FAST: tl.constexpr,
-    TMA: tl.constexpr,
+    BARE: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """The numbers of 128 columns: two halves for codes of 4 bits, else all of them, twice."""
     CODE: tl.constexpr = FORM.code  # triton 3.6 passes no text on that is an attribute
@@ -144,88 +140,7 @@ def _codes(
     else:
         block = tl.load(at + byte, mask=there & (inner < COLUMNS - start), other=0.0)
     if FORM.packed:
-        return two_of(block, CODE, DTYPE, FAST)
+        return two_of(block, CODE, DTYPE, FAST, BARE)
     else:
         numbers = one_of(block, CODE, DTYPE)
         return numbers, numbers
-
-
-@triton.jit
-@no_type_check
-def _read_back(
-    numbers, stored, matrix, row, start, there, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FORM: tl.constexpr
-):
-    """Columns of numbers times the scale of each group."""
-    GROUPS: tl.constexpr = FORM.groups
-    group = tl.arange(0, GROUPS)
-    column = start + group * FORM.tile_columns
-    held = there & (column < COLUMNS)[None, :]
-    if FORM.zero_point:
-        zero = _grid(stored[2], matrix, row[:, None], column[None, :], held, ROWS, COLUMNS, FORM)
-        numbers = numbers - _spread(zero.to(numbers.dtype), numbers, GROUPS, FORM)
-    scale = _number(_scale(stored[1], matrix, row[:, None], start, group[None, :], held, ROWS, COLUMNS, FORM), FORM)
-    if FORM.scale == "float" or numbers.dtype == tl.float16:
-        return (numbers.to(tl.float32) * _spread(scale, numbers, GROUPS, FORM)).to(numbers.dtype)
-    else:  # exact: numbers of 4 bits or 8 with powers of two, or 2 significant bits with 4
-        return numbers * _spread(scale.to(numbers.dtype), numbers, GROUPS, FORM)
-
-
-@triton.jit
-@no_type_check
-def _spread(values, like, GROUPS: tl.constexpr, FORM: tl.constexpr):
-    """`[N, GROUPS]` at each of the group's columns."""
-    wide = tl.broadcast_to(values[:, :, None], [values.shape[0], GROUPS, FORM.width // GROUPS])
-    return tl.reshape(wide, like.shape)
-
-
-@triton.jit
-@no_type_check
-def _grid(values, matrix, row, column, mask, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FORM: tl.constexpr):
-    """What stands beside the codes at (`row`, `column`)."""
-    HEIGHT: tl.constexpr = 1 if FORM.tile_rows == 0 else (ROWS + FORM.tile_rows - 1) // FORM.tile_rows
-    WIDTH: tl.constexpr = 1 if FORM.tile_columns == 0 else (COLUMNS + FORM.tile_columns - 1) // FORM.tile_columns
-    at = values + matrix.to(tl.int64) * (HEIGHT * WIDTH)
-    if FORM.tile_rows == 0:
-        at += row * 0
-    else:
-        at += row // FORM.tile_rows * WIDTH
-    if FORM.tile_columns > 0:
-        at += column // FORM.tile_columns
-    return tl.load(at, mask=mask, other=0)
-
-
-@triton.jit
-@no_type_check
-def _scale(values, matrix, row, start, group, mask, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FORM: tl.constexpr):
-    """The scales of the codes in `row`, of the columns from `start` on and `group` scales further."""
-    if FORM.planes > 0:
-        return _boxed(values, matrix, row, start, group, mask, ROWS, COLUMNS, FORM)
-    else:
-        return _grid(values, matrix, row, start + group * FORM.tile_columns, mask, ROWS, COLUMNS, FORM)
-
-
-@triton.jit
-@no_type_check
-def _boxed(values, matrix, row, start, group, mask, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FORM: tl.constexpr):
-    """Those that lie by boxes of 64 rows and 128 columns."""
-    BLOCKS: tl.constexpr = (COLUMNS + FORM.block - 1) // FORM.block
-    BOXES: tl.constexpr = (ROWS + 63) // 64
-    PER: tl.constexpr = FORM.block // FORM.tile_columns // FORM.planes
-    BOX: tl.constexpr = 64 * PER * FORM.planes
-    first = start % FORM.block // FORM.tile_columns  # a half of a block lies in one plane
-    at = values + matrix.to(tl.int64) * (BLOCKS * BOXES * BOX)
-    at += start // FORM.block * (BOXES * BOX) + first // PER * (64 * PER) + first % PER
-    # Of 32 bits, and the same for all steps: addresses of 64 would be kept in twice the registers.
-    return tl.load(at + ((row + (row & -64) * (FORM.planes - 1)) * PER + group), mask=mask, other=0)
-
-
-@triton.jit
-@no_type_check
-def _number(scale, FORM: tl.constexpr):
-    """A scale in float32."""
-    if FORM.scale == "e8m0":
-        return e8m0(scale)
-    elif FORM.scale == "e4m3":
-        return e4m3(scale).to(tl.float32)
-    else:
-        return scale.to(tl.float32)

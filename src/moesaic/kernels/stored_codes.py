@@ -40,6 +40,9 @@ fma.rn.bf16x2 $3, $3, u, v;
 }""")
 """Sign to bit 15, exponent and mantissa to bits 8 to 6 of a bfloat16 number, times 2^126."""
 
+_BARE_E2M1 = tl.constexpr(_E2M1.value[: _E2M1.value.index("mov.b32 u, 0x7E80")] + "}")
+"""The same without the product that makes up for 2^126."""
+
 _INT4 = tl.constexpr("""{
 .reg .b32 t, u, v;
 prmt.b32 t, $4, 0, 0x4140;
@@ -62,11 +65,11 @@ fma.rn.bf16x2 $3, $3, u, v;
 
 @triton.jit
 @no_type_check
-def two_of(packed, CODE: tl.constexpr, DTYPE: tl.constexpr, FAST: tl.constexpr):
-    """The numbers in the low and in the high bits of bytes; int4 less 8."""
+def two_of(packed, CODE: tl.constexpr, DTYPE: tl.constexpr, FAST: tl.constexpr, BARE: tl.constexpr):
+    """The numbers in the low and in the high bits of bytes; int4 less 8; BARE, of FAST: E2M1 times 2^-126."""
     if FAST and DTYPE == tl.bfloat16:  # noqa: SIM300 - triton compares a constexpr with a dtype, not the reverse
         return tl.inline_asm_elementwise(
-            asm=_E2M1 if CODE == "e2m1" else _INT4,
+            asm=_BARE_E2M1 if BARE else _E2M1 if CODE == "e2m1" else _INT4,
             constraints="=&r,=&r,=&r,=&r,r",
             args=[packed],
             dtype=(tl.bfloat16, tl.bfloat16),

@@ -62,6 +62,11 @@ class StoredForm:
         return 0 < self.tile_columns < BLOCK or self.zero_point
 
     @property
+    def bare(self) -> bool:
+        """Whether scales can be multiplied by 2^126, as the bits of E2M1 in a bfloat16 number lack."""
+        return self.code == "e2m1" and self.scale == "e8m0" and self.small and self.planes > 0
+
+    @property
     def groups(self) -> int:
         """Scales of a row in a tile of numbers."""
         return max(1, self.width // self.tile_columns) if self.tile_columns else 1
