@@ -86,7 +86,9 @@ def test_what_products_may_add():
 
 
 @pytest.fixture
-def tuned(tmp_path):
+def tuned(tmp_path, monkeypatch):
+    """By a table of one's own, without those that are shipped."""
+    monkeypatch.setattr("moesaic.tuning.table_files.SHIPPED", tmp_path / "none")
     write_table(tmp_path, table())
     return Tuned(str(tmp_path))
 
