@@ -187,3 +187,9 @@ def test_the_sizes_of_a_product_are_those_of_its_kernel():
         4 * hopper_form.BOX,
         hopper_form.DEPTH,
     )
+
+
+def test_more_slots_than_were_run_are_summed_behind_the_products():
+    for top_k, blocks in ((2, 8), (8, 8), (9, 0)):
+        problem = dataclasses.replace(layer("mixtral"), num_experts=16, top_k=top_k)
+        assert choose(problem, H200, 16 * 4096).blocks == blocks

@@ -30,6 +30,9 @@ SUMMED_ROWS, BLOCKS = 4096, 8
 The memory is idle there, and 16384 tokens of mixtral and dsv3 take 2 to 3 % less. Each block reads the inner rows once
 more: at 1024 and 2048 rows it costs as much as it gains, at 256 rows 5 to 10 % (H200, docs/performance/hopper.md)."""
 
+SUMMED_SLOTS = 8
+"""Slots of a token up to which that was run on a GPU: they are summed eight at a time."""
+
 
 def mean_rows(machine: Machine) -> float:
     """Mean rows of an expert from which products are chosen on `machine`."""
@@ -50,8 +53,8 @@ def product(problem: Problem, num_pairs: int) -> Product:
     """The products of so many rows."""
     many = num_pairs >= MANY_ROWS * problem.num_experts
     gather = can_gather(problem) and not (many and is_read_often(problem))
-    summed = problem.layout.has_routing and num_pairs >= SUMMED_ROWS * problem.num_experts
-    return Product(gather=gather, blocks=BLOCKS if summed else 0)
+    enough = num_pairs >= SUMMED_ROWS * problem.num_experts and problem.top_k <= SUMMED_SLOTS
+    return Product(gather=gather, blocks=BLOCKS if enough and problem.layout.has_routing else 0)
 
 
 def may_copy(problem: Problem) -> bool:
