@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from moesaic.checks import instance
 from moesaic.errors import BatchError
 from moesaic.layouts import BatchedExperts, GroupedContiguous, Layout, PaddedStandard, Standard
 
@@ -183,10 +184,13 @@ def _check_tensors(**values: object) -> None:
             raise BatchError(
                 f"{name} is a {value.__class__.__name__}, but it needs a torch.Tensor: torch.as_tensor does"
             )
+        if value.layout != torch.strided:
+            raise BatchError(f"{name} is stored as {value.layout}, but it needs a dense tensor: {name}.to_dense()")
 
 
 def _check_tokens(hidden_states: Tensor, routing: Routing) -> None:
     _check_tensors(hidden_states=hidden_states)
+    instance("the batch", "routing", routing, Routing, BatchError, example="Routing(topk_ids, topk_weights)")
     ids = routing.topk_ids
     if hidden_states.ndim != 2:
         raise BatchError(

@@ -17,7 +17,7 @@ MoesaicError
 │   └── NoBackendError              nobody serves the problem: carries the whole resolution
 ├── LaunchError (RuntimeError)      a kernel that could not be compiled or launched on its device
 ├── TuningError (ValueError)        how a backend chooses by size, or a table of measured choices
-├── GradientError (RuntimeError)    gradients asked of a backend that computes none
+├── GradientError (RuntimeError)    gradients asked of a backend, or of ranks, that give none
 ├── ParseError (ValueError)         text that is not the repr of one of moesaic's values
 ├── CheckpointError (ValueError)    a checkpoint or a shipped file that cannot be read
 ├── PatchError (ValueError)         a model that could not be patched; it was left as it was
@@ -100,7 +100,7 @@ class TuningError(MoesaicError, ValueError):
 
 
 class GradientError(MoesaicError, RuntimeError):
-    """Gradients were asked of a backend that computes none."""
+    """Gradients were asked of a backend that computes none, or of ranks that exchange none."""
 
 
 class ParseError(MoesaicError, ValueError):

@@ -109,9 +109,31 @@ class Experts:
             raise BatchError(
                 f"the experts take a batch, not a {batch.__class__.__name__}: StandardBatch(rows, routing)"
             )
-        problem, rows = self.problem, batch.rows
+        problem = self.problem
         if not problem.layout.accepts(batch.layout):
             raise BatchError(f"the batch is {batch.layout!r}, but the problem was bound with layout={problem.layout!r}")
+        self.check_rows(batch.rows)
+        if isinstance(batch, GroupedBatch | BatchedBatch):
+            if batch.counts.shape[0] != problem.num_experts:
+                raise BatchError(
+                    f"counts has {batch.counts.shape[0]} entries, but the problem has {problem.num_experts} experts"
+                )
+        elif batch.routing.topk_ids.shape[1] > problem.top_k:
+            raise BatchError(
+                f"the routing has {batch.routing.topk_ids.shape[1]} slots a token, but the problem was bound with "
+                f"top_k={problem.top_k}: bind a problem with the larger top_k"
+            )
+
+    def check_rows(self, rows: Tensor) -> None:
+        """Raise BatchError unless dtype, columns and device of `rows` `[..., H]` are those of problem and weights.
+
+        A layer asks before its tokens travel: a rank that found out afterwards would leave the others waiting.
+        """
+        problem = self.problem
+        if not isinstance(rows, Tensor) or rows.layout != torch.strided or not rows.ndim:
+            dense = isinstance(rows, Tensor)
+            found = f"{rows.layout} of shape {tuple(rows.shape)}" if dense else f"a {rows.__class__.__name__}"
+            raise BatchError(f"the rows are {found}, but experts need a dense torch.Tensor [..., H]")
         if rows.dtype != problem.dtype:
             raise BatchError(
                 f"the rows are {rows.dtype}, but the problem has dtype={problem.dtype}: convert the rows, or bind "
@@ -126,22 +148,12 @@ class Experts:
             raise BatchError(
                 f"the rows are on {rows.device}, but the weights were bound on {self._device}; move the rows"
             )
-        if isinstance(batch, GroupedBatch | BatchedBatch):
-            if batch.counts.shape[0] != problem.num_experts:
-                raise BatchError(
-                    f"counts has {batch.counts.shape[0]} entries, but the problem has {problem.num_experts} experts"
-                )
-        elif batch.routing.topk_ids.shape[1] > problem.top_k:
-            raise BatchError(
-                f"the routing has {batch.routing.topk_ids.shape[1]} slots a token, but the problem was bound with "
-                f"top_k={problem.top_k}: bind a problem with the larger top_k"
-            )
 
 
 def _facts(experts: Experts) -> dict[str, str]:
     """What the ranks of a layer must be told alike: backend and problem, but for the experts that each rank holds."""
     problem, activation = experts.problem, experts.problem.activation
-    local = activation.per_expert()  # constants of this rank's experts, which others need not share
+    local = activation.given_per_expert()  # constants of this rank's experts, which others need not share
     constants = [field.name for field in fields(activation) if field.name not in local]
     shared = [field.name for field in fields(problem) if field.name not in {"num_experts", "activation"}]
     return {
@@ -207,13 +219,14 @@ class MoE(nn.Module):
         instance("MoE", "router", router, Router, RouterError, example="SoftmaxTopK(8, 2)")
         instance("MoE", "dispatcher", dispatcher, Dispatcher, ProblemError, example="Local()")
         instance("MoE", "experts", experts, Experts, ProblemError, example="bind(problem, weights)")
-        chosen = {"router.top_k": str(router.stated("top_k"))}  # no call over padded ranks would notice
+        # No call over padded ranks would notice another top_k; the others are judged below, on each rank by itself.
+        chosen = {f"router.{name}": str(router.stated(name)) for name in ("top_k", "num_experts")}
         dispatcher.agree(experts.problem.num_experts, {**_facts(experts), **chosen})
         reachable = dispatcher.num_experts(experts.problem.num_experts)
         if router.stated("num_experts") not in (None, reachable):
             raise RouterError(
-                f"the router is for {router.stated('num_experts')} experts, but {dispatcher!r} reaches {reachable}: a "
-                "token for any other would be dropped without a word"
+                f"the router is for {router.stated('num_experts')} experts, but {dispatcher.__class__.__name__} "
+                f"reaches {reachable}: a token for any other would be dropped without a word"
             )
         if (router.stated("top_k") or 0) > experts.problem.top_k:
             raise RouterError(
@@ -222,7 +235,7 @@ class MoE(nn.Module):
             )
         if not experts.problem.layout.accepts(dispatcher.layout):
             raise ProblemError(
-                f"the dispatcher {dispatcher!r} produces {dispatcher.layout!r}, but the experts were bound with "
+                f"{dispatcher.__class__.__name__} produces {dispatcher.layout!r}, but the experts were bound with "
                 f"layout={experts.problem.layout!r}: bind a problem with the dispatcher's layout"
             )
         self.router = router
@@ -243,9 +256,14 @@ class MoE(nn.Module):
         token_ids: Int[Tensor, "*batch"] | None = None,
     ) -> Float[Tensor, "*batch H"]:
         """The layer's output, in the dtype of `hidden_states`. `token_ids` is needed by hash routers only."""
-        tokens = hidden_states.reshape(-1, hidden_states.shape[-1])
-        ids = None if token_ids is None else token_ids.reshape(-1)
-        routing = self.router(router_logits.reshape(-1, router_logits.shape[-1]), ids)
+        try:
+            self.experts.check_rows(hidden_states)
+            tokens = hidden_states.reshape(-1, hidden_states.shape[-1])
+            ids = None if token_ids is None else token_ids.reshape(-1)
+            routing = self.router(router_logits.reshape(-1, router_logits.shape[-1]), ids)
+        except BaseException:
+            self.dispatcher.withdraw()  # or the other ranks would wait for the tokens of this one
+            raise
         batch, receipt = self.dispatcher.dispatch(tokens, routing)
         output = self.dispatcher.combine(self.experts(batch), receipt)
         if routing.identity_weights is not None:

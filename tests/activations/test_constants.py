@@ -186,6 +186,16 @@ def test_select_takes_the_constants_of_local_experts():
     assert SwiGLU().select((9, 9)) == SwiGLU()
 
 
+def test_constants_that_come_out_alike_are_still_given_per_expert():
+    activation = SwiGLU(alpha=2.0, limit=(7.0, 5.0, 7.0, 3.0))
+    alike = activation.select([0, 2])
+    for one in (activation, alike, alike.select([1]), SwiGLU(limit=(7.0,)), copy.deepcopy(alike)):
+        assert one.given_per_expert() == {"limit"}
+    assert alike.per_expert() == {}
+    assert SwiGLU(limit=7.0).given_per_expert() == SwiGLU().select((1, 2)).given_per_expert() == frozenset()
+    assert hash(alike) == hash(SwiGLU(alpha=2.0, limit=7.0))
+
+
 @pytest.mark.parametrize("ids", [(-1,), (4,), (0, 1, 99)])
 def test_select_refuses_an_expert_that_is_not_there(ids):
     with pytest.raises(ActivationError, match=f"no expert {ids[-1]}"):

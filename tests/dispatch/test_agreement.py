@@ -13,7 +13,9 @@ from moesaic.dispatch.all_gather import AllGather
 from moesaic.dispatch.all_to_all import AllToAll
 from moesaic.dispatch.collectives import Ranks
 from moesaic.dispatch.fleet import OneRank
+from moesaic.dispatch.load_recorder import LoadRecorder
 from moesaic.dispatch.placement import Placement
+from moesaic.dispatch.recorded import Recorded
 from moesaic.dispatch.texts import gather_texts
 from moesaic.dispatch.threads import Threads, in_threads, ranks_in_threads
 from moesaic.errors import BatchError, CollectiveError, DispatchError, GradientError, MoesaicError
@@ -89,8 +91,15 @@ def test_a_text_that_is_no_unicode_reaches_all_ranks():
     assert found == [["nowhere", r"nowhere-\udcff"]] * 2
 
 
-def test_constants_of_the_local_experts_may_differ():
-    limits = {0: SwiGLU(limit=(7.0, 8.0, 9.0)), 1: SwiGLU(limit=10.0)}
+@pytest.mark.parametrize(
+    "limits",
+    [
+        (SwiGLU(limit=(7.0, 8.0, 9.0)), SwiGLU(limit=10.0)),
+        (SwiGLU(limit=(7.0, 7.0, 7.0)), SwiGLU(limit=(8.0, 8.0))),  # numbers, on both
+        tuple(SwiGLU(limit=(1.0, 1.0, 1.0, 7.0, 7.0)).select(held) for held in EVEN.experts),
+    ],
+)
+def test_constants_of_the_local_experts_may_differ(limits):
     assert errors(ranks_in_threads(2), lambda n, own: build(own, n, activation=limits[n])) == [None, None]
 
 
@@ -211,12 +220,45 @@ def test_what_makes_no_dispatcher_is_refused():
         (Ranks.world, "there is no process group: start with torchrun"),
         (lambda: Ranks("gloo"), "needs a ProcessGroup"),
         (lambda: Ranks(alone.group, timeout=0.0), "at least 0.001"),
+        (lambda: Ranks(alone.group, timeout=1e10), r"Ranks.timeout is 1e\+10 seconds, but .* at most 1e\+09"),
+        (lambda: ranks_in_threads(1, timeout=1e300), r"ranks_in_threads.timeout is 1e\+300 seconds"),
+        (lambda: Ranks(alone.group, "nope"), "Ranks.device is 'nope', which torch does not reach here"),
+        (
+            lambda: Ranks(alone.group, "cuda:99"),
+            r"Ranks.device is 'cuda:99', which torch does not reach here \(.*\): g",
+        ),
+        (lambda: in_threads(print), r"in_threads got arguments for \[\] ranks"),
+        (lambda: in_threads(print, []), r"in_threads got arguments for \[0\] ranks"),
+        (lambda: in_threads(print, [1], [1, 2]), r"in_threads got arguments for \[1, 2\] ranks"),
         (lambda: AllToAll(alone, EVEN), "AllToAll: the placement is for 2 ranks, but the group has 1"),
         (lambda: AllGather("ranks", EVEN), r"AllGather.ranks is 'ranks', .* for instance Ranks.world\(\)"),
         (lambda: AllGather(alone, 5), "AllGather.placement is 5"),
         (lambda: AllToAll(alone, Placement.contiguous(5, 1)).num_experts(4), "gives rank 0 5 experts, but .* for 4"),
         (lambda: Threads(num_experts=5, num_ranks=2, dispatchers=()), "0 dispatchers for 2 ranks"),
         (lambda: OneRank(num_experts=4, num_ranks=1, dispatcher=AllToAll(alone, Placement.contiguous(5, 1))), "for 4"),
+    ):
+        with pytest.raises(DispatchError, match=words):
+            make()
+
+
+def test_a_fleet_takes_the_dispatchers_of_its_ranks_in_order():
+    left, right = ranks_in_threads(2)
+    even, odd = Placement.contiguous(4, 2), Placement(4, ((1, 0), (2, 3)))
+    sizes = {"num_experts": 4, "num_ranks": 2}
+    for make, words in (
+        (lambda: OneRank(**sizes, rank=1, dispatcher=AllToAll(left, even)), "is rank 0's, but .* that of rank 1"),
+        (
+            lambda: OneRank(**sizes, rank=0, dispatcher=AllToAll(left, odd)),
+            r"places the experts \(1, 0\) on rank 0, but",
+        ),
+        (lambda: Threads(**sizes, dispatchers=(AllToAll(right, even), AllToAll(left, even))), "is rank 1's, but .* 0"),
+        (
+            lambda: Threads(
+                **sizes,
+                dispatchers=tuple(Recorded(AllToAll(own, odd), LoadRecorder(1, 4), 0) for own in (left, right)),
+            ),
+            r"0, but a fleet has them in order, 0 to 1 there: use Placement.contiguous",
+        ),
     ):
         with pytest.raises(DispatchError, match=words):
             make()

@@ -190,7 +190,14 @@ def test_prometheus_reads_the_counts_of_each_layer_and_expert():
     assert {labels for _, _, _, labels, _ in found} == {r',rank="1",model="a \"b\"\\c\nd"'}
 
 
-@pytest.mark.parametrize("name", ["layer", "expert", "", "1st", "a-b", "ä"])
+def test_numbers_are_labels_and_placements_come_one_after_another():
+    load = ExpertLoad(torch.tensor([[3, 0]]))
+    assert load.prometheus({"rank": 0}) == load.prometheus({"rank": "0"})
+    given = [Placement.contiguous(2, 2)]
+    assert load.json(each for each in given) == load.json(given)
+
+
+@pytest.mark.parametrize("name", ["layer", "expert", "", "1st", "a-b", "ä", "__name__"])
 def test_labels_that_prometheus_would_refuse_are_refused(name):
     with pytest.raises(DispatchError, match=f"a label is called {name!r}"):
         ExpertLoad(torch.zeros(1, 1, dtype=torch.int64)).prometheus({name: "x"})
@@ -225,6 +232,18 @@ def test_what_does_not_fit_is_refused():
         (lambda: Recorded("Local()", recorder, 0), "Recorded.dispatcher is 'Local"),
         (lambda: Recorded(Local(), None, 0), "Recorded.recorder is None"),
         (lambda: Recorded(Local(), recorder, 0).num_experts(4), "counts 5 experts, but Local.* reaches 4"),
+        (lambda: recorder.record(1.0, ids), "record.layer is 1.0, but it needs a whole number"),
+        (lambda: recorder.record("0", ids), "record.layer is '0', but"),
+        (lambda: recorder.record(True, ids), "record.layer is True, but"),
+        (lambda: recorder.record(0, [[1]]), r"record.topk_ids is \[\[1\]\], but it needs a Tensor"),
+        (lambda: recorder.read_all(None), "read_all.ranks is None"),
+        (lambda: LoadRecorder(1, 2, "nope"), "LoadRecorder.device is 'nope', which torch does not reach here"),
+        (lambda: ExpertLoad([[1]]), r"ExpertLoad.counts is \[\[1\]\]"),
+        (lambda: recorder.read().since(None), "since.before is None"),
+        (lambda: ExpertLoad(ids).since(ExpertLoad(ids + 2)), "shrank by up to 2 tokens .* an earlier reading"),
+        (lambda: recorder.read().json(Placement.contiguous(5, 2)), "json.placements is Placement"),
+        (lambda: recorder.read().json([None]), "json.placement is None"),
+        (lambda: recorder.read().prometheus(["rank"]), "prometheus.labels is"),
         (lambda: ExpertLoad(torch.zeros(2)), r"the counts are torch.float32 of shape \(2,\)"),
         (lambda: recorder.read().since(LoadRecorder(1, 5).read()), "give a reading of the same recorder"),
         (lambda: recorder.read().json([Placement.contiguous(5, 2)]), "give one a layer"),
@@ -240,6 +259,48 @@ def test_a_recorder_elsewhere_than_the_tokens_of_ranks_is_found_before_any_call(
     dispatcher, ids = AllToAll(own, Placement.contiguous(4, 2)), torch.tensor([[0, 3]]).int()
     with pytest.raises(DispatchError, match=r"'meta'\) counts on meta, but the tokens of Ranks.* are on cpu: make it"):
         Recorded(dispatcher, LoadRecorder(1, 4, "meta"), 0).dispatch(torch.ones(1, 3), Routing(ids, torch.ones(1, 2)))
+
+
+def test_recorders_within_recorders_are_looked_through():
+    own, _ = ranks_in_threads(2, timeout=0.5)
+    inner = Recorded(AllToAll(own, Placement.contiguous(4, 2)), LoadRecorder(1, 4), 0)
+    with pytest.raises(DispatchError, match=r"'meta'\) counts on meta, but the tokens of Ranks.* are on cpu: make it"):
+        Recorded(inner, LoadRecorder(1, 4, "meta"), 0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ([(2, 4), (4, 2)], "layers of the recorder: 2 on rank 0, but 4 on rank 1; and in experts: 4 on rank 0, but 2"),
+        ([(1, 4), (2, 4)], "layers of the recorder: 1 on rank 0, but 2 on rank 1$"),
+    ],
+)
+def test_recorders_of_other_sizes_are_not_added_up(sizes, words):
+    def work(own):
+        with pytest.raises(DispatchError, match="LoadRecorder.read_all: the ranks of a layer differ in " + words):
+            LoadRecorder(*sizes[own.rank]).read_all(own)
+
+    in_threads(work, ranks_in_threads(2, timeout=20.0))
+
+
+@pytest.mark.parametrize(
+    ("recorders", "layers", "words"),
+    [
+        ([(2, 4), (2, 4)], (0, 1), "recorded: layer 0 of 2 with 4 experts on rank 0, but layer 1 of 2 with 4 experts"),
+        ([(2, 4), (3, 4)], (1, 1), "recorded: layer 1 of 2 with 4 experts on rank 0, but layer 1 of 3 with 4 experts"),
+        ([(2, 4), (2, 5)], (1, 1), "recorded: layer 1 of 2 with 4 experts on rank 0, but layer 1 of 2 with 5 experts"),
+    ],
+)
+def test_ranks_that_record_otherwise_are_told_when_a_layer_is_built(recorders, layers, words):
+    def build(own):
+        made, placement = LoadRecorder(*recorders[own.rank]), Placement.contiguous(4, 2)
+        recorded = Recorded(AllToAll(own, placement), made, layers[own.rank])
+        with pytest.raises(DispatchError, match=words):
+            recorded.agree(2, {})
+        with pytest.raises(DispatchError, match=r"recorded: .*and layer"):
+            Recorded(recorded, LoadRecorder(1, 4), 0).agree(2, {})
+
+    in_threads(build, ranks_in_threads(2, timeout=20.0))
 
 
 def test_ranks_whose_layers_are_recorded_are_compared_too():

@@ -31,6 +31,7 @@ from moesaic.dispatch.token_transports import Deduplicated, Gathered, RankMajor
 from moesaic.errors import BatchError, DispatchError
 from tests.backends import example, numpy_oracle
 from tests.tolerance import assert_close
+from tests.unchecked import unchecked
 
 TRANSPORTS = (
     Gathered(),
@@ -273,6 +274,10 @@ def test_a_rank_says_how_many_experts_it_reaches():
         LoopbackRank(fleet, 3, peers).num_experts(3)
     with pytest.raises(DispatchError, match="2 peers for 4 ranks"):
         LoopbackRank(fleet, 3, peers[:2])
+    with unchecked():
+        for wrong in (None, (1, 2, 3)):
+            with pytest.raises(DispatchError, match=r"LoopbackRank\.peers is .*, for instance \(Peer\("):
+                LoopbackRank(fleet, 3, wrong)
 
 
 @pytest.mark.usefixtures("unchecked")

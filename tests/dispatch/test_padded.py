@@ -230,11 +230,14 @@ def test_routers_that_choose_other_numbers_of_experts_are_told_when_a_layer_is_b
         dispatcher, held = kind(own, EVEN), EVEN.experts[own.rank]
         experts = bind(layer_problem(len(held), layout=dispatcher.layout), local_weights(EVEN, own.rank))
         with pytest.raises(DispatchError) as fault:
-            MoE(SoftmaxTopK(NUM_EXPERTS, 2 + own.rank), dispatcher, experts)
+            MoE(SoftmaxTopK(NUM_EXPERTS + own.rank, 2 + own.rank), dispatcher, experts)
         return str(fault.value)
 
     [text] = set(in_threads(build, ranks_in_threads(2, 20.0)))
-    assert text.endswith("the ranks of a layer differ in router.top_k: 2 on rank 0, but 3 on rank 1")
+    assert text.endswith(
+        "the ranks of a layer differ in router.top_k: 2 on rank 0, but 3 on rank 1; and in router.num_experts: 5 on "
+        "rank 0, but 6 on rank 1"
+    )
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -259,5 +262,5 @@ def test_two_processes_conform_and_are_told_why_they_share_no_memory(tmp_path):
     given = [("tests.dispatch.padded_process", str(rank), "2", str(tmp_path)) for rank in range(2)]
     (reason, checks), other = ended([started(*each, interpret=False) for each in given])
     assert other == [reason, checks]
-    assert reason.startswith("open_window, what each rank has: rank 0: DispatchError: its tensors are on cpu, but ")
+    assert reason.startswith("open_window, what each rank has: ranks 0, 1: DispatchError: its tensors are on cpu, but ")
     assert int(checks.removesuffix(" checks passed")) == 5 * len(NAMES)

@@ -9,6 +9,7 @@ from moesaic.dispatch.fleet import OneRank
 from moesaic.dispatch.local import Local
 from moesaic.dispatch.placement import Placement, even_share
 from moesaic.errors import DispatchError
+from tests.unchecked import unchecked
 
 REPLICATED = Placement(num_experts=4, experts=((1, 0), (2, 3, 0), (0,)))
 """Experts out of order, ranks of 2, 3 and 1 slots, expert 0 on all of them."""
@@ -60,7 +61,10 @@ def test_replicas_and_slots_are_counted_rank_after_rank():
 
 
 def test_slots_in_the_order_of_physical_experts():
-    assert Placement.from_slots(3, 2, [0, 2, 1, 2]) == Placement(3, ((0, 2), (1, 2)))
+    for slots in ([0, 2, 1, 2], (0, 2, 1, 2), torch.tensor([0, 2, 1, 2])):
+        assert Placement.from_slots(3, 2, slots) == Placement(3, ((0, 2), (1, 2)))
+    with unchecked(), pytest.raises(DispatchError, match=r"Placement\.from_slots\.slots is None"):
+        Placement.from_slots(3, 2, None)
     with pytest.raises(DispatchError, match="3 slots on 2 ranks"):
         Placement.from_slots(3, 2, [0, 1, 2])
 

@@ -17,7 +17,7 @@ from moesaic.dispatch.open_window import open_window
 from moesaic.dispatch.placement import Placement
 from moesaic.dispatch.symmetric_memory import SymmetricMemory
 from moesaic.dispatch.threads import in_threads, ranks_in_threads
-from moesaic.errors import BatchError, DispatchError, FleetError
+from moesaic.errors import BatchError, DispatchError, FleetError, GradientError
 from moesaic.kernels.exchange_plan import MOST_ROWS, OF_MANY, REGISTERS, STEP_BYTES, STRIPES, ExchangePlan
 from moesaic.kernels.peer_flags import ALL_STEPS
 from moesaic.kernels.peer_window import row_starts, window_bytes
@@ -126,17 +126,17 @@ def test_without_cuda_all_ranks_get_one_reason():
     said = (
         "DispatchError: its tensors are on cpu, but it needs a CUDA device: PaddedAllToAll runs over any process group"
     )
-    assert_told(found, f"what each rank has: rank 0: {said}; rank 1: {said}")
+    assert_told(found, f"what each rank has: ranks 0, 1: {said}")
 
 
 def test_what_one_rank_lacks_is_an_error_on_all(monkeypatch):
     monkeypatch.setattr(f"{OPEN}.reasons_against", lambda ranks: ("no NVLink", "none at all") if ranks.rank else ())
     said = "DispatchError: no NVLink; none at all"
-    assert_told(opened(ranks_in_threads(3)), f"what each rank has: rank 1: {said}; rank 2: {said}")
+    assert_told(opened(ranks_in_threads(3)), f"what each rank has: ranks 1, 2: {said}")
     one, other = opened(ranks_in_threads(2), top_k=0)
     assert str(one) == str(other)
     assert str(one).startswith(
-        "open_window, what each rank has: rank 0: DispatchError: open_window.top_k is 0, but it "
+        "open_window, what each rank has: ranks 0, 1: DispatchError: open_window.top_k is 0, but it "
     )
 
 
@@ -238,6 +238,13 @@ def test_tokens_that_do_not_fit_are_refused_before_anything_is_sent(dispatcher, 
     given = change(hidden, routing) if "rows" in words or "5 tokens" in words else change(*calls([4], num_experts=5)[0])
     with pytest.raises(error, match=words):
         dispatcher.dispatch(*given)
+    assert not dispatcher.window.epochs.any()
+
+
+def test_gradients_of_the_experts_are_refused_rather_than_lost(dispatcher):
+    batch, receipt = dispatcher.arranged(dispatcher.token_exchange(*calls([4], num_experts=5)[0]))
+    with pytest.raises(GradientError, match="the experts' rows require gradients"):
+        dispatcher.combine(batch.rows.clone().requires_grad_(), receipt)
     assert not dispatcher.window.epochs.any()
 
 

@@ -9,12 +9,15 @@ from safetensors.torch import save_file
 from moesaic import FP8, MoE, PerBlock, Plain, Reference, Scheme, SwiGLU
 from moesaic.checkpoints import Checkpoint, FineGrainedFP8, write_experts
 from moesaic.dispatch.all_to_all import AllToAll
+from moesaic.dispatch.low_latency import LowLatency
 from moesaic.dispatch.placement import Placement
 from moesaic.dispatch.threads import in_threads, ranks_in_threads
 from moesaic.errors import DispatchError, FleetError
+from moesaic.layouts import BatchedExperts
 from moesaic.parallel import load_experts, rebalance
-from tests.dispatch.layers import INNER, NUM_EXPERTS, TOP_K, Given, layer_problem
+from tests.dispatch.layers import INNER, NUM_EXPERTS, TOP_K, Given, layer_problem, one_rank
 from tests.parallel.rank_layers import AFTER, BEFORE, build_all, errors, handed_in, run_all, same_bits, whole
+from tests.tolerance import assert_close
 
 ASKED = {"activation": SwiGLU(), "top_k": TOP_K}
 
@@ -64,6 +67,20 @@ def test_each_rank_needs_the_files_of_its_own_experts_only(placement, given, tmp
     assert all(same_bits(got, new) for got, new in zip(outputs, run_all(anew, handed), strict=True))
     in_threads(lambda layer: rebalance(layer, AFTER), layers)
     assert [layer.dispatcher.placement for layer in layers] == [AFTER] * 2
+
+
+def test_what_was_loaded_for_the_layout_of_a_dispatcher_runs_under_it(tmp_path):
+    weights, ranks, handed = whole(), ranks_in_threads(2, timeout=20.0), handed_in()
+    where = directories(tmp_path, weights, BEFORE)
+
+    def load(own, directory, call):
+        dispatcher = LowLatency(own, BEFORE, max_tokens=8)
+        experts = load_experts(directory, 3, BEFORE, own, layout=dispatcher.layout, **ASKED)
+        return MoE(Given(call[1]), dispatcher, experts)
+
+    layers = in_threads(load, ranks, where, handed)
+    for got, wanted in zip(run_all(layers, handed), one_rank(handed), strict=True):
+        assert_close(got, wanted.double().numpy(), torch.float32)
 
 
 def test_formats_and_constants_are_those_of_the_ranks_experts(tmp_path):
@@ -133,6 +150,19 @@ def test_a_rank_that_cannot_read_ends_the_loading_of_all(tmp_path):
             "of 5 experts on 3 ranks, but .* has 5 and the group 2",
         ),
         ({"placement": ((0, 1), (2, 3, 4))}, FleetError, "rank 1: DispatchError: load_experts.placement is"),
+        ({"top_k": 6}, FleetError, "rank 1: DispatchError: load_experts.top_k is 6, but the layer has 5 experts"),
+        ({"activation": "SwiGLU"}, FleetError, "rank 1: DispatchError: load_experts.activation is 'SwiGLU', but"),
+        (
+            {"activation": SwiGLU(limit=(1.0, 2.0) * 10)},
+            FleetError,
+            "rank 1: DispatchError: SwiGLU.limit holds 20 values, but the layer has 5 experts: give one number, or",
+        ),
+        ({"layout": "slabs"}, FleetError, "rank 1: DispatchError: load_experts.layout is 'slabs', but it needs a Lay"),
+        (
+            {"layout": BatchedExperts()},
+            DispatchError,
+            r"layout: Standard\(\) on rank 0, but BatchedExperts\(\) on rank 1",
+        ),
         ({"layer": 2}, FleetError, "rank 1: CheckpointError: "),
     ],
 )

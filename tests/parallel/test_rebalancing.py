@@ -161,6 +161,16 @@ def test_constants_travel_with_their_experts():
     assert_as_built_anew(layers, ranks, weights, handed, after=after, **fields)
 
 
+def test_constants_survive_placements_in_which_they_are_alike_on_every_rank():
+    weights, ranks, handed = whole(), ranks_in_threads(2, timeout=20.0), handed_in()
+    fields = {"activation": SwiGLU(limit=(0.1, 0.7, 0.1, 0.7, 0.1))}
+    alike, last = Placement(5, ((0, 2, 4), (1, 3))), Placement(5, ((3, 0), (1, 4, 2)))
+    layers = moved(ranks, weights, handed, after=alike, **fields)
+    assert [layer.experts.problem.activation for layer in layers] == [SwiGLU(limit=0.1), SwiGLU(limit=0.7)]
+    in_threads(lambda layer: rebalance(layer, last), layers)
+    assert_as_built_anew(layers, ranks, weights, handed, after=last, **fields)
+
+
 def test_a_recorder_goes_on_counting():
     weights, ranks, handed = whole(), ranks_in_threads(2, timeout=20.0), handed_in()
     recorders = [LoadRecorder(1, 5) for _ in ranks]

@@ -189,9 +189,11 @@ def test_an_interrupt_ends_its_own_rank_and_the_others_are_told():
         ),
         (
             {"placements": (Placement.contiguous(5, 3),) * 2},
-            "rank 0: DispatchError: .* 5 experts on 3 ranks.*; rank 1: DispatchError: .* 5 experts on 3 ranks",
+            "ranks 0, 1: DispatchError: .* 5 experts on 3 ranks, but the layer has 5 on 2: place as many on as many",
         ),
         ({"chunk_bytes": (7, 8)}, "rank 0: DispatchError: rebalance.chunk_bytes is 7, but"),
+        ({"ranks": (None, "all")}, "rank 1: DispatchError: rebalance.ranks is 'all', but it needs a Ranks"),
+        ({"progress": (5, 5)}, "ranks 0, 1: DispatchError: rebalance.progress is 5, but it needs a function"),
     ],
 )
 def test_an_argument_that_is_wrong_on_one_rank(given, words):
@@ -217,6 +219,36 @@ def test_a_rank_that_is_told_otherwise(given, words):
     with pytest.raises(DispatchError, match=f"rebalance: the ranks of a layer differ in {words}"):
         raise found[0]
     fleet.assert_unchanged()
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("wrong", ["None", "Local"])
+def test_a_layer_that_is_wrong_on_one_rank_is_told_to_the_group_that_was_given(wrong):
+    fleet, others = Fleet(), ranks_in_threads(2, timeout=20.0)
+    local = MoE(Given(None), Local(), bind(layer_problem(), whole()))
+    given, words = {
+        "None": (None, "rebalance.layer is None, but it needs a MoE"),
+        "Local": (local, "the layer's dispatcher is Local, which has no placement"),
+    }[wrong]
+    found = errors(lambda layer, own: rebalance(layer, AFTER, ranks=own), [fleet.layers[0], given], others)
+    for fault in found:
+        with pytest.raises(FleetError, match=f"what is asked for: rank 1: DispatchError: {words}.*{UNCHANGED}"):
+            raise fault
+    fleet.assert_unchanged()
+
+
+def test_an_error_that_cannot_be_put_into_words_is_told_all_the_same():
+    class OddError(Exception):
+        def __str__(self):
+            raise ValueError("none")
+
+    def odd(done, of):
+        raise OddError
+
+    fleet = Fleet()
+    found = fleet.errors(chunk_bytes=(3000, 3000), progress=(lambda done, of: None, odd))
+    words = "rebalance, the caller's progress after chunk 1 of 4: rank 1: OddError: <exception str() failed>"
+    assert_failed_alike(fleet, found, words)
 
 
 def test_a_rank_that_does_not_come_leaves_the_layers_own_group_as_it_is():
@@ -252,7 +284,7 @@ def test_a_rank_that_falls_silent_on_the_way(monkeypatch):
 def test_what_cannot_be_rebalanced_is_refused():
     fleet, (one,) = Fleet(), ranks_in_threads(1)
     local = MoE(Given(None), Local(), bind(layer_problem(), whole()))
-    with pytest.raises(DispatchError, match=r"the layer's dispatcher is Local\(\), .*, PaddedAllToAll or LowLatency$"):
+    with pytest.raises(DispatchError, match=r"the layer's dispatcher is Local, .*, LowLatency or SymmetricMemory$"):
         rebalance(local, AFTER)
     with pytest.raises(FleetError, match="give a group of the same ranks in one order"):
         rebalance(fleet.layers[1], AFTER, ranks=one)
@@ -266,4 +298,4 @@ def test_weights_that_are_trained_are_refused_on_all_ranks():
     layers = build_all(ranks, BEFORE, weights, handed, backends=(TorchGrouped(),))
     found = errors(lambda layer: rebalance(layer, AFTER), layers)
     assert str(found[0]) == str(found[1])
-    assert "rank 0: WeightsError: the weights require gradients" in str(found[0])
+    assert "ranks 0, 1: WeightsError: the weights require gradients" in str(found[0])

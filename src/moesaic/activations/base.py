@@ -44,16 +44,20 @@ class Activation(ABC):
     """
 
     gated: ClassVar[bool]
+    _given_per_expert: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         if not isinstance(getattr(self.__class__, "gated", None), bool):
             raise ActivationError(
                 f"{self.__class__.__name__} does not say whether it is gated: write gated: ClassVar[bool] = True"
             )
-        for f in fields(self):
-            if f.metadata.get("constant"):
-                checked = _checked(type(self).__name__, f.name, getattr(self, f.name), **_rules(f.metadata))
-                object.__setattr__(self, f.name, checked)
+        constants = [f for f in fields(self) if f.metadata.get("constant")]
+        # No field: constants that are alike compute what the scalar computes, but ranks must not compare them.
+        spread = frozenset(f.name for f in constants if as_sequence(getattr(self, f.name)) is not None)
+        object.__setattr__(self, "_given_per_expert", spread)
+        for f in constants:
+            checked = _checked(type(self).__name__, f.name, getattr(self, f.name), **_rules(f.metadata))
+            object.__setattr__(self, f.name, checked)
 
     @abstractmethod
     def formula(self, rows: Tensor, at: At) -> Tensor:
@@ -94,13 +98,24 @@ class Activation(ABC):
         """Name to length of the constants that differ between experts."""
         return {name: len(value) for name, value in self.constants().items() if isinstance(value, tuple)}
 
+    def given_per_expert(self) -> frozenset[str]:
+        """Names of the constants that were given for each expert, also of those that came out alike for all here.
+
+        `select` keeps them, so a rank whose experts happen to have one value still knows that others may differ.
+        """
+        return self._given_per_expert.union(self.per_expert())
+
     def select(self, expert_ids: Sequence[int]) -> Activation:
         """The same activation for the experts `expert_ids`, in that order (the local experts of a rank)."""
         for name, length in self.per_expert().items():
             outside = [e for e in expert_ids if not 0 <= e < length]
             if outside:
                 raise ActivationError(f"{type(self).__name__}.{name} holds {length} values, so no expert {outside[0]}")
-        chosen = {name: tuple(getattr(self, name)[e] for e in expert_ids) for name in self.per_expert()}
+        given = {name: getattr(self, name) for name in self.given_per_expert()}
+        chosen = {
+            name: tuple(value[e] if isinstance(value, tuple) else value for e in expert_ids)
+            for name, value in given.items()
+        }
         return replace(self, **chosen)
 
 

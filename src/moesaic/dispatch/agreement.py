@@ -9,7 +9,7 @@ from importlib import metadata
 import torch
 
 from moesaic.dispatch.collectives import Ranks
-from moesaic.dispatch.texts import gather_texts
+from moesaic.dispatch.texts import gather_texts, ranks_named
 from moesaic.errors import DispatchError
 
 SHOWN = 60
@@ -49,10 +49,7 @@ def apart(values: Sequence[str]) -> str:
     for rank, value in enumerate(values):
         holders.setdefault(value, []).append(rank)
     common = _common_start(list(holders))
-    return ", but ".join(
-        f"{_short(value, common)} on rank{'s' * (len(held) > 1)} {', '.join(map(str, held))}"
-        for value, held in holders.items()
-    )
+    return ", but ".join(f"{_short(value, common)} on {ranks_named(held)}" for value, held in holders.items())
 
 
 def _common_start(values: Sequence[str]) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from traceback import TracebackException
 
 from moesaic.dispatch.collectives import Ranks
-from moesaic.dispatch.texts import gather_texts
+from moesaic.dispatch.texts import gather_texts, ranks_named
 from moesaic.errors import CollectiveError, FleetError
 
 SHOWN = 1000
@@ -26,7 +27,7 @@ def all_or_none(ranks: Ranks, step: str, otherwise: str) -> Generator[None, None
     except CollectiveError:
         raise
     except BaseException as fault:
-        told = _told(ranks, f"{fault.__class__.__name__}: {fault}"[:SHOWN], step)
+        told = _told(ranks, _words(fault), step)
         if isinstance(fault, Exception):
             raise FleetError(f"{step}: {told}; {otherwise}") from fault
         raise
@@ -36,6 +37,14 @@ def all_or_none(ranks: Ranks, step: str, otherwise: str) -> Generator[None, None
 
 
 def _told(ranks: Ranks, fault: str, step: str) -> str:
-    """What went wrong on which ranks; nothing if nothing did."""
-    every = gather_texts(ranks, fault, step, "outcomes")
-    return "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(every) if text)
+    """What went wrong on which ranks, each text once; nothing if nothing did."""
+    holders: dict[str, list[int]] = {}
+    for rank, text in enumerate(gather_texts(ranks, fault, step, "outcomes")):
+        if text:
+            holders.setdefault(text, []).append(rank)
+    return "; ".join(f"{ranks_named(held)}: {text}" for text, held in holders.items())
+
+
+def _words(fault: BaseException) -> str:
+    """What the other ranks are told, who wait for it even if the text of a caller's error cannot be made."""
+    return f"{fault.__class__.__name__}: {TracebackException(fault.__class__, fault, None)}"[:SHOWN]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -19,8 +20,9 @@ from torch import Tensor
 from moesaic.batches import StandardBatch
 from moesaic.dispatch.agreement import apart
 from moesaic.dispatch.collectives import Ranks
+from moesaic.dispatch.texts import ranks_named
 from moesaic.dispatch.wire import CODED_DTYPES, WIRES, Wire
-from moesaic.errors import DispatchError, GradientError, MoesaicError
+from moesaic.errors import BatchError, CollectiveError, DispatchError, GradientError
 from moesaic.quant import Format, Plain
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -62,9 +64,15 @@ def handed_in(hidden_states: object, routing: object, ranks: Ranks, *, owner: st
     """
     try:
         return checked_tokens(hidden_states, routing, ranks, wire)
-    except MoesaicError:
-        _exchange(ranks, torch.zeros(len(FIELDS) + ranks.size, dtype=torch.int64, device=ranks.device), owner)
+    except BaseException:
+        withdraw(ranks, owner=owner)
         raise
+
+
+def withdraw(ranks: Ranks, *, owner: str) -> None:
+    """Announce that this rank has no tokens to hand in; its own error is worth more than that nobody hears of it."""
+    with suppress(CollectiveError):
+        _exchange(ranks, torch.zeros(len(FIELDS) + ranks.size, dtype=torch.int64, device=ranks.device), owner)
 
 
 def announce(
@@ -100,6 +108,8 @@ def checked_tokens(hidden_states: Any, routing: Any, ranks: Ranks, wire: Format)
     rows = tokens.rows
     if rows.device != ranks.device:
         raise DispatchError(f"the tokens are on {rows.device}, but {ranks} exchange what is on {ranks.device}")
+    if not rows.shape[1]:
+        raise BatchError(f"hidden_states is {tuple(rows.shape)}, but tokens need at least one column to travel")
     if rows.dtype not in DTYPES:
         raise DispatchError(f"hidden_states is {rows.dtype}, but it needs one of {', '.join(map(str, DTYPES))}")
     if wire != Plain() and rows.dtype not in CODED_DTYPES:
@@ -113,13 +123,23 @@ def checked_tokens(hidden_states: Any, routing: Any, ranks: Ranks, wire: Format)
     return tokens
 
 
+def refuse_gradients(rows: Tensor) -> None:
+    """Raise GradientError if gradients of the experts' rows are needed, since none would come back through `combine`.
+
+    As of trainable weights, which would be left without any and without a word.
+    """
+    if torch.is_grad_enabled() and rows.requires_grad:
+        raise GradientError(
+            "the experts' rows require gradients, as those of trainable weights do, but ranks exchange none: call it "
+            "under torch.no_grad(), or train on one rank with Local()"
+        )
+
+
 def _judge(found: Sequence[Sequence[int]], owner: str) -> None:
     fit, *columns = list(zip(*found, strict=True))[: len(FIELDS)]
     if not all(fit):
-        unfit = [str(rank) for rank, value in enumerate(fit) if not value]
-        raise DispatchError(
-            f"{owner}: no tokens came from rank{'s' * (len(unfit) > 1)} {', '.join(unfit)}, whose own error says why"
-        )
+        unfit = [rank for rank, value in enumerate(fit) if not value]
+        raise DispatchError(f"{owner}: no tokens came from {ranks_named(unfit)}, whose own error says why")
     for name, column in zip(FIELDS[1:], columns, strict=True):
         if len(set(column)) > 1:
             known = DTYPES if name.endswith("dtype") else WIRES if name == "wire" else None

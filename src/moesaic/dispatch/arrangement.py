@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from typing_extensions import override
@@ -40,6 +41,9 @@ class Arrangement(ABC):
     @abstractmethod
     def layout(self) -> Layout:
         """How the experts find the rows."""
+
+    def check(self, dtype: torch.dtype) -> None:  # noqa: B027 - what only moves rows takes any
+        """Raise DispatchError for hidden states of a dtype that cannot be laid so."""
 
     @abstractmethod
     def arrange(self, arrived: PaddedStandardBatch, num_experts: int) -> tuple[Batch, RowPlaces | None]:

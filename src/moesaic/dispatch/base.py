@@ -50,6 +50,13 @@ class Dispatcher(ABC, Generic[Receipt]):
         `num_local`: experts that this rank's problem is for. Raises DispatchError, the same on all ranks.
         """
 
+    def withdraw(self) -> None:
+        """Called in place of `dispatch` by a rank whose own error leaves it without tokens to hand in.
+
+        Where ranks announce what they send it says so to the others, whose `dispatch` is a DispatchError then. It does
+        nothing where they announce nothing: there they wait for this rank until their time is over.
+        """
+
     @abstractmethod
     def dispatch(self, hidden_states: Float[Tensor, "T H"], routing: Routing) -> tuple[Batch, Receipt]:
         """Rows for this rank's experts, with local ids, and what `combine` needs."""
@@ -61,7 +68,14 @@ class Dispatcher(ABC, Generic[Receipt]):
 
         Here by `recorder.record`, one launch on CUDA. A dispatcher with a kernel that reads every id of this rank's
         tokens may count them there instead, each once, whichever ranks the token goes to: what is counted is the same.
+        Raises DispatchError, before anything is sent, for a layer that is none and ids that are not on its device.
         """
+        try:
+            if isinstance(routing, Routing):  # or `dispatch` says what is wrong
+                recorder.checked(layer, routing.topk_ids)
+        except BaseException:
+            self.withdraw()
+            raise
         found = self.dispatch(hidden_states, routing)
         recorder.record(layer, routing.topk_ids)
         return found

@@ -53,6 +53,14 @@ class ByExpert(Arrangement):
         flag(self.__class__.__name__, "weight_on_input", self.weight_on_input, DispatchError)
 
     @override
+    def check(self, dtype: torch.dtype) -> None:
+        if dtype.itemsize == 1:
+            raise DispatchError(
+                f"hidden_states is {dtype}, in which nothing is multiplied or summed, so {self.__class__.__name__} "
+                "cannot lay it by expert: convert it, or send it as codes with wire=FP8(PerGroup(128))"
+            )
+
+    @override
     def arrange(self, arrived: PaddedStandardBatch, num_experts: int) -> tuple[Batch, RowPlaces]:
         routing = arrived.routing
         pairs = _Pairs.of(routing.topk_ids, num_experts)

@@ -20,10 +20,14 @@ from torch._C._distributed_c10d import AllgatherOptions, AllToAllOptions
 from torch.distributed import ProcessGroup
 
 from moesaic.checks import finite_number, instance
+from moesaic.dispatch.devices import reachable
 from moesaic.errors import CollectiveError, DispatchError
 
 LOOKING = 20e-6
 """Seconds between two looks at an exchange of NCCL."""
+
+SHORTEST, LONGEST = 0.001, 1e9
+"""Seconds: torch counts milliseconds, and gloo nanoseconds since 1970 in 63 bits, which end in 9.2e9 seconds."""
 
 
 @final
@@ -43,11 +47,8 @@ class Ranks:
     def __post_init__(self) -> None:
         example = "torch.distributed.group.WORLD"
         instance("Ranks", "group", self.group, ProcessGroup, DispatchError, example=example)
-        timeout = finite_number("Ranks", "timeout", self.timeout, DispatchError)
-        if timeout < 0.001:
-            raise DispatchError(f"Ranks.timeout is {timeout} seconds, but it needs at least 0.001")
-        object.__setattr__(self, "timeout", timeout)
-        object.__setattr__(self, "device", torch.empty(0, device=self.device).device)  # with its index
+        object.__setattr__(self, "timeout", checked_timeout("Ranks", self.timeout))
+        object.__setattr__(self, "device", reachable("Ranks", self.device))
 
     @classmethod
     def world(cls, device: torch.device | str = "cpu", timeout: float = 300.0) -> Ranks:
@@ -142,6 +143,16 @@ class Ranks:
                 f"{self.timeout:g} s allowed): one of them died, failed or is slower than Ranks.timeout; its own error "
                 f"says which. torch: {fault}"
             ) from fault
+
+
+def checked_timeout(owner: str, timeout: object) -> float:
+    """`timeout` as a float of seconds; raises DispatchError for one that is none, or out of bounds."""
+    seconds = finite_number(owner, "timeout", timeout, DispatchError)
+    if not SHORTEST <= seconds <= LONGEST:
+        raise DispatchError(
+            f"{owner}.timeout is {seconds:g} seconds, but it needs at least {SHORTEST:g} and at most {LONGEST:g}"
+        )
+    return seconds
 
 
 def _watch(work: Any, seconds: float) -> None:

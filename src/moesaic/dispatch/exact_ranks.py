@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from typing_extensions import override
 
+from moesaic.dispatch.announcement import refuse_gradients, withdraw
 from moesaic.dispatch.over_ranks import OverRanks
 from moesaic.dispatch.partial_sums import SumReceipt, sum_back
 from moesaic.layouts import Layout, Standard
@@ -29,5 +30,12 @@ class ExactRanks(OverRanks[SumReceipt]):
         return True
 
     @override
+    def withdraw(self) -> None:
+        """Tells the other ranks."""
+        withdraw(self.ranks, owner=self.name)
+
+    @override
     def combine(self, rows: Tensor, receipt: SumReceipt) -> Tensor:
+        """Raises BatchError for rows of another batch, GradientError for rows that require gradients."""
+        refuse_gradients(rows)
         return sum_back(self.ranks, rows, receipt, owner=self.name)

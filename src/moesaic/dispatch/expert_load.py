@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -12,13 +12,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from moesaic.checks import instance
 from moesaic.dispatch.placement import Placement
 from moesaic.errors import DispatchError
 
 METRIC = "moesaic_expert_tokens_total"
 """The name of the counter."""
 
-LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 """What Prometheus takes as the name of a label."""
 
 
@@ -31,6 +32,7 @@ class ExpertLoad:
 
     def __post_init__(self) -> None:
         counts = self.counts
+        instance("ExpertLoad", "counts", counts, Tensor, DispatchError, example="recorder.read().counts")
         if counts.ndim != 2 or counts.dtype != torch.int64 or counts.device.type != "cpu":
             raise DispatchError(
                 f"the counts are {counts.dtype} of shape {tuple(counts.shape)} on {counts.device}, but they need to be "
@@ -39,32 +41,40 @@ class ExpertLoad:
 
     def since(self, before: ExpertLoad) -> ExpertLoad:
         """What came after `before`, an earlier reading of the same recorder."""
+        instance("since", "before", before, ExpertLoad, DispatchError, example="recorder.read()")
         if before.counts.shape != self.counts.shape:
             raise DispatchError(
                 f"the earlier load is of {tuple(before.counts.shape)} layers and experts, but this one is of "
                 f"{tuple(self.counts.shape)}: give a reading of the same recorder"
             )
-        return ExpertLoad(self.counts - before.counts)
+        grown = self.counts - before.counts
+        if grown.numel() and grown.min() < 0:
+            raise DispatchError(
+                f"the load shrank by up to {-int(grown.min())} tokens an expert, but a recorder's counts only grow: "
+                "give an earlier reading of the same recorder"
+            )
+        return ExpertLoad(grown)
 
-    def json(self, placements: Sequence[Placement] | None = None) -> str:
+    def json(self, placements: Iterable[Placement] | None = None) -> str:
         """What `moesaic balance LOAD.json` reads; with `placements`, one a layer, it plans few moves from those."""
         document: dict[str, object] = {"load": self.counts.tolist()}
         if placements is not None:
-            self._check(placements)
-            document["placements"] = [placement.experts for placement in placements]
+            document["placements"] = [placement.experts for placement in self._checked(placements)]
         return json.dumps(document)
 
-    def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
+    def prometheus(self, labels: Mapping[str, object] | None = None) -> str:
         """The counts as a counter in Prometheus' text format 0.0.4, with `labels` (the rank, for instance) on each.
 
         Raises DispatchError for a label that is called otherwise than Prometheus allows, or "layer" or "expert".
         """
-        wrong = [name for name in labels or {} if not LABEL.fullmatch(name) or name in {"layer", "expert"}]
+        instance("prometheus", "labels", labels or {}, Mapping, DispatchError, example='{"rank": "0"}')
+        wrong = [name for name in labels or {} if not LABEL.fullmatch(str(name)) or name in {"layer", "expert"}]
         if wrong:
             raise DispatchError(
-                f"a label is called {wrong[0]!r}, but it needs letters, digits and _, and layer and expert are taken"
+                f"a label is called {wrong[0]!r}, but it needs letters, digits and _ (not two of these first), and "
+                "layer and expert are taken"
             )
-        further = "".join(f',{name}="{_escaped(value)}"' for name, value in (labels or {}).items())
+        further = "".join(f',{name}="{_escaped(str(value))}"' for name, value in (labels or {}).items())
         return "\n".join([*self._lines(further), ""])
 
     def _lines(self, further: str) -> Iterator[str]:
@@ -74,14 +84,19 @@ class ExpertLoad:
             for expert, count in enumerate(row):
                 yield f'{METRIC}{{layer="{layer}",expert="{expert}"{further}}} {count}'
 
-    def _check(self, placements: Sequence[Placement]) -> None:
+    def _checked(self, placements: Iterable[Placement]) -> tuple[Placement, ...]:
+        instance("json", "placements", placements, Iterable, DispatchError, example="[Placement.contiguous(8, 2)]")
+        each = tuple(placements)
+        for placement in each:
+            instance("json", "placement", placement, Placement, DispatchError, example="Placement.contiguous(8, 2)")
         layers, experts = self.counts.shape
-        found = [placement.num_experts for placement in placements]
+        found = [placement.num_experts for placement in each]
         if found != [experts] * layers:
             raise DispatchError(
                 f"the placements are of {found} experts, but the load has {layers} layers of {experts}: give one a "
                 "layer"
             )
+        return each
 
 
 def _escaped(value: str) -> str:

@@ -18,6 +18,7 @@ from moesaic.batches import Batch, Routing
 from moesaic.checks import flag, instance, whole_number
 from moesaic.dispatch.base import Dispatcher, Receipt
 from moesaic.dispatch.placement import even_share
+from moesaic.dispatch.recorded import over_ranks
 from moesaic.errors import DispatchError
 from moesaic.layouts import Layout
 from moesaic.quant import Format, Plain
@@ -101,11 +102,13 @@ class OneRank(Fleet[Any]):
         instance("OneRank", "dispatcher", self.dispatcher, Dispatcher, DispatchError, example="Local()")
         super().__post_init__()
         held = len(self.experts(self.rank))
-        if self.dispatcher.num_experts(held) != self.num_experts:
+        reached = self.dispatcher.num_experts(held)
+        if reached != self.num_experts:
             raise DispatchError(
-                f"{self.dispatcher!r} reaches {self.dispatcher.num_experts(held)} experts from a rank with {held}, but "
-                f"the fleet has {self.num_experts}"
+                f"{self.dispatcher.__class__.__name__} reaches {reached} experts from a rank with {held}, but the "
+                f"fleet has {self.num_experts}"
             )
+        check_share(self.dispatcher, self.rank, self.experts(self.rank))
 
     @property
     @override
@@ -130,3 +133,21 @@ class OneRank(Fleet[Any]):
     @override
     def combine_all(self, rows: Sequence[Tensor], receipts: Sequence[Any]) -> list[Tensor]:
         return [self.dispatcher.combine(*pair) for pair in zip(rows, receipts, strict=True)]
+
+
+def check_share(dispatcher: Dispatcher[Any], rank: int, experts: range) -> None:
+    """Raise DispatchError for a dispatcher that is another rank's than `rank`, or does not hold `experts` in order.
+
+    Its answers would be compared with those of other experts.
+    """
+    inner = over_ranks(dispatcher)
+    if inner is None:
+        return
+    if inner.ranks.rank != rank:
+        raise DispatchError(f"{inner.name} is rank {inner.ranks.rank}'s, but it was given as that of rank {rank}")
+    held = inner.placement.experts[inner.share]
+    if held != tuple(experts):
+        raise DispatchError(
+            f"{inner.name} places the experts {held} on rank {rank}, but a fleet has them in order, {experts.start} to "
+            f"{experts.stop - 1} there: use Placement.contiguous"
+        )

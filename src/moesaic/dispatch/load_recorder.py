@@ -10,8 +10,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from moesaic.checks import whole_number
+from moesaic.checks import instance, whole_number
+from moesaic.dispatch.agreement import agree
 from moesaic.dispatch.collectives import Ranks
+from moesaic.dispatch.devices import reachable
 from moesaic.dispatch.expert_load import ExpertLoad
 from moesaic.errors import DispatchError
 
@@ -34,6 +36,7 @@ class LoadRecorder:
         self.num_experts = whole_number("LoadRecorder", "num_experts", num_experts, DispatchError)
         # A bin more on either side takes ids outside [0, E), so that no call needs a mask.
         size = self.num_experts + 2
+        device = reachable("LoadRecorder", device)
         with torch.inference_mode(mode=False):  # a tensor made in it could not be counted in outside of it
             every = range(self.num_layers)
             self._bins = tuple(torch.zeros(size, dtype=torch.int64, device=device) for _ in every)
@@ -54,14 +57,8 @@ class LoadRecorder:
         int64.
         """
         # Between two layers all of this is cold: each operator costs 10 us there, len(ids) in place of numel() another.
-        counts = self.bins(layer)
-        if topk_ids.device != self.device:
-            raise DispatchError(
-                f"the ids are on {topk_ids.device}, but {self!r} counts on {self.device}: make it there"
-            )
-        edges, number = self._edges.get(topk_ids.dtype), topk_ids.numel()
-        if edges is None:
-            raise DispatchError(f"the ids are {topk_ids.dtype}, but a recorder counts torch.int32 or torch.int64")
+        counts, edges = self.checked(layer, topk_ids)
+        number = topk_ids.numel()
         if self._launch is not None:
             self._launch(topk_ids.flatten(), counts, self.num_experts)
         elif number <= FEW:
@@ -72,11 +69,26 @@ class LoadRecorder:
             bins = topk_ids.flatten().clamp(-1, self.num_experts).add_(1)
             counts.index_add_(0, bins, self._one.expand(number))
 
+    def checked(self, layer: int, topk_ids: Int[Tensor, "T K"]) -> tuple[Int[Tensor, " E_and_2"], Int[Tensor, " _"]]:
+        """Bins and edges by which `record` counts these ids, and counts nothing. Raises what it raises."""
+        counts = self.bins(layer)
+        instance("record", "topk_ids", topk_ids, Tensor, DispatchError, example="routing.topk_ids")
+        if topk_ids.device != self.device:
+            raise DispatchError(
+                f"the ids are on {topk_ids.device}, but {self!r} counts on {self.device}: make it there"
+            )
+        edges = self._edges.get(topk_ids.dtype)
+        if edges is None:
+            raise DispatchError(f"the ids are {topk_ids.dtype}, but a recorder counts torch.int32 or torch.int64")
+        return counts, edges
+
     def bins(self, layer: int) -> Int[Tensor, " E_and_2"]:
         """int64, for a kernel that counts by itself: where it adds to `layer`, 1 at e + 1 for each slot of expert e.
 
         The first and the last are nobody's. Raises DispatchError for a layer that is none.
         """
+        if isinstance(layer, bool) or not isinstance(layer, int):
+            layer = whole_number("record", "layer", layer, DispatchError, at_least=0)
         if not 0 <= layer < self.num_layers:
             raise DispatchError(f"layer {layer} of {self.num_layers}: layers of a recorder count from 0")
         return self._bins[layer]
@@ -86,7 +98,13 @@ class LoadRecorder:
         return ExpertLoad(self._counts().cpu())
 
     def read_all(self, ranks: Ranks) -> ExpertLoad:
-        """The sum over all ranks, the same on each; all of them call this at the same point of the program."""
+        """The sum over all ranks, the same on each; all of them call this at the same point of the program.
+
+        Raises DispatchError, the same on all ranks, if their recorders are of different sizes.
+        """
+        instance("read_all", "ranks", ranks, Ranks, DispatchError, example="Ranks.world()")
+        sizes = {"layers of the recorder": str(self.num_layers), "experts": str(self.num_experts)}
+        agree(ranks, sizes, owner="LoadRecorder.read_all")
         mine = self._counts().to(ranks.device)
         return ExpertLoad(ranks.all_gather(mine, "LoadRecorder.read_all, the counts").sum(0).cpu())
 

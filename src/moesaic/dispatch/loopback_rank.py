@@ -43,6 +43,10 @@ class LoopbackRank(Dispatcher[tuple[tuple[Batch, LoopbackReceipt], ...]]):
     def __post_init__(self) -> None:
         instance("LoopbackRank", "fleet", self.fleet, Loopback, DispatchError, example="Loopback(...)")
         self.fleet.experts(self.rank)
+        example = "(Peer(hidden_states, routing, experts), ...)"
+        instance("LoopbackRank", "peers", self.peers, tuple, DispatchError, example=example)
+        for peer in self.peers:
+            instance("LoopbackRank", "peers", peer, Peer, DispatchError, example=example)
         if len(self.peers) != self.fleet.num_ranks - 1:
             raise DispatchError(
                 f"{len(self.peers)} peers for {self.fleet.num_ranks} ranks: give every rank but its own"

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from moesaic.batches import Batch, PaddedStandardBatch, Routing, StandardBatch
 from moesaic.checks import whole_number
-from moesaic.dispatch.announcement import checked_tokens
+from moesaic.dispatch.announcement import checked_tokens, refuse_gradients
 from moesaic.dispatch.arrangement import Arrangement, RowPlaces
 from moesaic.dispatch.over_ranks import OverRanks
 from moesaic.dispatch.wire import Wire
@@ -89,6 +89,7 @@ class PaddedRanks(OverRanks[PaddedReceipt]):
         """Raises BatchError or DispatchError for tokens that are none or too many, on this rank alone."""
         tokens = checked_tokens(hidden_states, routing, self.ranks, self.wire)
         number = len(tokens.rows)
+        self.arrangement.check(tokens.rows.dtype)
         if number > self.max_tokens:
             raise DispatchError(
                 f"{self.name}: rank {self.ranks.rank} hands in {number} tokens, but max_tokens is {self.max_tokens}: "
@@ -136,7 +137,8 @@ class PaddedRanks(OverRanks[PaddedReceipt]):
 
     @override
     def combine(self, rows: Tensor, receipt: PaddedReceipt) -> Tensor:
-        """Raises BatchError for rows of another batch, on this rank alone."""
+        """Raises BatchError for rows of another batch, GradientError for ones that require it, on this rank alone."""
+        refuse_gradients(rows)
         if (tuple(rows.shape), rows.dtype) != (receipt.shape, receipt.dtype):
             raise BatchError(
                 f"the rows are {rows.dtype} of shape {tuple(rows.shape)}, but the receipt is for {receipt.dtype} of "

@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import final
 
 import torch
+from torch import Tensor
 
 from moesaic.checks import as_sequence, whole_number
 from moesaic.dispatch.slot_tables import SlotTables
@@ -69,17 +70,22 @@ class Placement:
         return cls(num_experts, tuple(tuple(even_share(num_experts, num_ranks, rank)) for rank in range(num_ranks)))
 
     @classmethod
-    def from_slots(cls, num_experts: int, num_ranks: int, slots: Sequence[int]) -> Placement:
+    def from_slots(cls, num_experts: int, num_ranks: int, slots: Sequence[int] | Tensor) -> Placement:
         """The placement whose physical slot s holds the logical expert `slots[s]`; ranks own equal runs of slots.
 
-        As EPLB's `physical_to_logical_map`. Raises DispatchError if the ranks do not divide the slots.
+        As EPLB's `physical_to_logical_map` has for one layer, a tensor too. Raises DispatchError if the ranks do not
+        divide the slots.
         """
+        found = as_sequence(slots)
+        if found is None:
+            raise DispatchError(f"Placement.from_slots.slots is {slots!r}, but it needs the expert of each slot")
+        num_experts = whole_number("Placement", "num_experts", num_experts, DispatchError)
         num_ranks = whole_number("Placement", "num_ranks", num_ranks, DispatchError)
-        per_rank, rest = divmod(len(slots), num_ranks)
+        per_rank, rest = divmod(len(found), num_ranks)
         if rest:
-            raise DispatchError(f"{len(slots)} slots on {num_ranks} ranks: ranks of equal size need a multiple")
-        runs = (slots[rank * per_rank : (rank + 1) * per_rank] for rank in range(num_ranks))
-        return cls(num_experts, tuple(tuple(run) for run in runs))
+            raise DispatchError(f"{len(found)} slots on {num_ranks} ranks: ranks of equal size need a multiple")
+        runs = [found[rank * per_rank : (rank + 1) * per_rank] for rank in range(num_ranks)]
+        return cls(num_experts, tuple(_checked(rank, run, num_experts) for rank, run in enumerate(runs)))
 
     @property
     def num_ranks(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from torch import Tensor
 from typing_extensions import override
@@ -17,6 +17,9 @@ from moesaic.dispatch.over_ranks import OverRanks
 from moesaic.errors import DispatchError
 from moesaic.layouts import Layout
 from moesaic.quant import Format
+
+RECORDED = "recorded"
+"""The name of what the recorders of a layer tell the other ranks."""
 
 
 @final
@@ -41,11 +44,11 @@ class Recorded(Dispatcher[Receipt]):
         if layer >= self.recorder.num_layers:
             raise DispatchError(f"Recorded.layer is {layer}, but the recorder has {self.recorder.num_layers}, from 0")
         object.__setattr__(self, "layer", layer)
-        if isinstance(self.dispatcher, OverRanks) and self.dispatcher.ranks.device != self.recorder.device:
-            # In a call it would be found when the tokens have been sent, and the other ranks would wait for results.
+        inner = over_ranks(self.dispatcher)
+        if inner is not None and inner.ranks.device != self.recorder.device:
             raise DispatchError(
-                f"{self.recorder!r} counts on {self.recorder.device}, but the tokens of {self.dispatcher.ranks} are on "
-                f"{self.dispatcher.ranks.device}: make it there"
+                f"{self.recorder!r} counts on {self.recorder.device}, but the tokens of {inner.ranks} are on "
+                f"{inner.ranks.device}: make it there"
             )
 
     @property
@@ -69,14 +72,22 @@ class Recorded(Dispatcher[Receipt]):
         reached = self.dispatcher.num_experts(num_local)
         if reached != self.recorder.num_experts:
             raise DispatchError(
-                f"the recorder counts {self.recorder.num_experts} experts, but {self.dispatcher!r} reaches {reached}: "
-                "make it for as many"
+                f"the recorder counts {self.recorder.num_experts} experts, but {self.dispatcher.__class__.__name__} "
+                f"reaches {reached}: make it for as many"
             )
         return reached
 
     @override
     def agree(self, num_local: int, facts: Mapping[str, str]) -> None:
-        self.dispatcher.agree(num_local, facts)
+        """Raises DispatchError on every rank also if what is recorded differs: sums over ranks would be mixed up."""
+        recorder = self.recorder
+        own = f"layer {self.layer} of {recorder.num_layers} with {recorder.num_experts} experts"
+        told = " and ".join([*filter(None, [facts.get(RECORDED)]), own])  # recorders around this one come first
+        self.dispatcher.agree(num_local, {**facts, RECORDED: told})
+
+    @override
+    def withdraw(self) -> None:
+        self.dispatcher.withdraw()
 
     @override
     def dispatch(self, hidden_states: Tensor, routing: Routing) -> tuple[Batch, Receipt]:
@@ -85,3 +96,10 @@ class Recorded(Dispatcher[Receipt]):
     @override
     def combine(self, rows: Tensor, receipt: Receipt) -> Tensor:
         return self.dispatcher.combine(rows, receipt)
+
+
+def over_ranks(dispatcher: Dispatcher[Any]) -> OverRanks[Any] | None:
+    """The dispatcher inside any recorders, if it is one of ranks that know their placement."""
+    while isinstance(dispatcher, Recorded):
+        dispatcher = dispatcher.dispatcher
+    return dispatcher if isinstance(dispatcher, OverRanks) else None

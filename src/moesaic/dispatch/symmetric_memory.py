@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from moesaic.batches import Batch, PaddedStandardBatch, Routing
 from moesaic.checks import instance
-from moesaic.dispatch.announcement import checked_tokens
+from moesaic.dispatch.announcement import checked_tokens, refuse_gradients
 from moesaic.dispatch.arrangement import Arrangement, AsArrived, RowPlaces
 from moesaic.dispatch.exchanges import SumExchange, TokenExchange, row_bytes
 from moesaic.dispatch.load_recorder import LoadRecorder
@@ -107,7 +107,8 @@ class SymmetricMemory(OverRanks[SymmetricReceipt]):
 
     @override
     def combine(self, rows: Tensor, receipt: SymmetricReceipt) -> Tensor:
-        """Raises BatchError for rows of another batch, on this rank alone."""
+        """Raises BatchError for rows of another batch, GradientError for ones that require it, on this rank alone."""
+        refuse_gradients(rows)
         exchange = self.sum_exchange(rows, receipt)
         exchange.run()
         return exchange.output

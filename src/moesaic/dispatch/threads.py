@@ -17,8 +17,8 @@ from typing_extensions import override
 from moesaic.batches import Batch
 from moesaic.checks import instance, whole_number
 from moesaic.dispatch.base import Dispatcher
-from moesaic.dispatch.collectives import Ranks
-from moesaic.dispatch.fleet import Call, Fleet
+from moesaic.dispatch.collectives import Ranks, checked_timeout
+from moesaic.dispatch.fleet import Call, Fleet, check_share
 from moesaic.errors import CollectiveError, DispatchError
 from moesaic.layouts import Layout
 from moesaic.quant import Format
@@ -29,6 +29,7 @@ Result = TypeVar("Result")
 def ranks_in_threads(num_ranks: int, timeout: float = 60.0) -> tuple[Ranks, ...]:
     """`num_ranks` ranks of this process that are connected with each other; each is for a thread of its own."""
     number = whole_number("ranks_in_threads", "num_ranks", num_ranks, DispatchError)
+    timeout = checked_timeout("ranks_in_threads", timeout)
     store = HashStore()
     gloo: Any = ProcessGroupGloo  # whose options, the only way to name an interface, have no types
 
@@ -47,8 +48,12 @@ def ranks_in_threads(num_ranks: int, timeout: float = 60.0) -> tuple[Ranks, ...]
 def in_threads(work: Callable[..., Result], *arguments: Sequence[Any]) -> list[Result]:
     """`work` once for each rank, at the same time, with the rank's own element of each of `arguments`.
 
-    Raises the first error that is not about another rank's silence, else the first.
+    Raises the first error that is not about another rank's silence, else the first; DispatchError for no ranks, or
+    arguments for different numbers of them.
     """
+    numbers = [len(own) for own in arguments]
+    if len(set(numbers)) != 1 or not numbers[0]:
+        raise DispatchError(f"in_threads got arguments for {numbers} ranks, but it needs each for the same, at least 1")
     with ThreadPoolExecutor(len(arguments[0])) as pool:
         futures = [pool.submit(work, *own) for own in zip(*arguments, strict=True)]
         wait(futures)
@@ -74,7 +79,9 @@ class Threads(Fleet[Any]):
         for rank, dispatcher in enumerate(self.dispatchers):
             reached = dispatcher.num_experts(len(self.experts(rank)))
             if reached != self.num_experts:
-                raise DispatchError(f"{dispatcher!r} reaches {reached} experts, but the fleet has {self.num_experts}")
+                name = dispatcher.__class__.__name__
+                raise DispatchError(f"{name} reaches {reached} experts, but the fleet has {self.num_experts}")
+            check_share(dispatcher, rank, self.experts(rank))
 
     @property
     @override

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from moesaic.checks import instance, whole_number
+from moesaic.dispatch import recorded
 from moesaic.dispatch.agreement import agree
 from moesaic.dispatch.all_or_none import all_or_none
 from moesaic.dispatch.collectives import Ranks
@@ -46,18 +47,14 @@ def rebalance(
     with another group of the same ranks the layer's own stays as it is.
 
     Raises FleetError, the same on all ranks, if one of them fails (memory, a checksum, `progress`, an argument);
-    DispatchError, the same on all ranks, if they are told different things; DispatchError for a layer that has no
-    placement. Then nothing is changed on any.
+    DispatchError, the same on all ranks, if they are told different things. Then nothing is changed on any. Without
+    `ranks`, a rank whose layer is none, or has no placement, knows of no group: its DispatchError is its own, and the
+    others wait for it until their time is over.
     """
-    instance(
-        "rebalance", "layer", layer, MoE, DispatchError, example="MoE(router, AllToAll(ranks, placement), experts)"
-    )
-    dispatcher = over_ranks(layer.dispatcher)
-    if ranks is not None:
-        instance("rebalance", "ranks", ranks, Ranks, DispatchError, example="Ranks(torch.distributed.new_group())")
+    known = _group(layer, ranks)
+    with nullcontext() if known is None else _guard(known, "what is asked for"):
+        dispatcher = _check(layer, placement, ranks, chunk_bytes, progress)
     ranks, before = dispatcher.ranks if ranks is None else ranks, dispatcher.placement
-    with _guard(ranks, "what is asked for"):
-        _check(dispatcher, placement, ranks, chunk_bytes)
     facts = {"current placement": repr(before), "new placement": repr(placement), "chunk_bytes": str(chunk_bytes)}
     agree(ranks, {**facts, "progress": str(progress is not None)}, owner="rebalance")
     if placement == before:
@@ -74,15 +71,36 @@ def rebalance(
     layer.dispatcher, layer.experts = changed, experts  # which cannot fail
 
 
-def _check(dispatcher: OverRanks[Any], placement: Placement, ranks: Ranks, chunk_bytes: int) -> None:
+def _group(layer: object, ranks: object) -> Ranks | None:
+    """The ranks that all are told by what is wrong, as far as the arguments of this one say who they are."""
+    if isinstance(ranks, Ranks):
+        return ranks
+    inner = recorded.over_ranks(layer.dispatcher) if isinstance(layer, MoE) else None
+    return None if inner is None else inner.ranks
+
+
+def _check(
+    layer: MoE, placement: Placement, ranks: Ranks | None, chunk_bytes: int, progress: Progress | None
+) -> OverRanks[Any]:
+    """The dispatcher of `layer`, once everything that was asked for can be done."""
+    instance(
+        "rebalance", "layer", layer, MoE, DispatchError, example="MoE(router, AllToAll(ranks, placement), experts)"
+    )
+    dispatcher = over_ranks(layer.dispatcher)
     instance("rebalance", "placement", placement, Placement, DispatchError, example="Placement.contiguous(8, 2)")
     transfers(dispatcher.placement, placement)  # raises if it is of another size
     whole_number("rebalance", "chunk_bytes", chunk_bytes, DispatchError, at_least=8)
+    if progress is not None and not callable(progress):
+        raise DispatchError(f"rebalance.progress is {progress!r}, but it needs a function of two numbers, or None")
     own = dispatcher.ranks
+    if ranks is None:
+        return dispatcher
+    instance("rebalance", "ranks", ranks, Ranks, DispatchError, example="Ranks(torch.distributed.new_group())")
     if (ranks.rank, ranks.size) != (own.rank, own.size):
         raise DispatchError(
             f"the layer is on {own}, but ranks are {ranks}: give a group of the same ranks in one order"
         )
+    return dispatcher
 
 
 def _moved(

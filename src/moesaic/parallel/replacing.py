@@ -8,32 +8,29 @@ from dataclasses import replace
 from typing import Any
 
 from moesaic.activations import Activation
+from moesaic.dispatch import recorded
 from moesaic.dispatch.base import Dispatcher
 from moesaic.dispatch.collectives import Ranks
 from moesaic.dispatch.over_ranks import OverRanks
 from moesaic.dispatch.placement import Placement
-from moesaic.dispatch.recorded import Recorded
 from moesaic.dispatch.texts import gather_texts
 from moesaic.errors import DispatchError
 
 
 def over_ranks(dispatcher: Dispatcher[Any]) -> OverRanks[Any]:
     """The dispatcher that knows ranks and placement. Raises DispatchError if there is none."""
-    match dispatcher:
-        case OverRanks():
-            return dispatcher
-        case Recorded():
-            return over_ranks(dispatcher.dispatcher)
-        case _:
-            raise DispatchError(
-                f"the layer's dispatcher is {dispatcher!r}, which has no placement: build it with AllToAll, AllGather, "
-                "PaddedAllToAll or LowLatency"
-            )
+    inner = recorded.over_ranks(dispatcher)
+    if inner is None:
+        raise DispatchError(
+            f"the layer's dispatcher is {dispatcher.__class__.__name__}, which has no placement: build it with "
+            "AllToAll, AllGather, PaddedAllToAll, LowLatency or SymmetricMemory"
+        )
+    return inner
 
 
 def placed(dispatcher: Dispatcher[Any], placement: Placement) -> Dispatcher[Any]:
     """`dispatcher` for `placement`, with the same ranks and the same recorder."""
-    if isinstance(dispatcher, Recorded):
+    if isinstance(dispatcher, recorded.Recorded):
         return replace(dispatcher, dispatcher=placed(dispatcher.dispatcher, placement))
     return replace(over_ranks(dispatcher), placement=placement)
 
@@ -42,11 +39,12 @@ def activation_of(activation: Activation, dispatcher: OverRanks[Any], ranks: Ran
     """`activation` with the constants of the experts that `placement` gives to this rank, instead of those it has.
 
     All ranks call this. Constants that are the same for all experts of a rank are a number there, so each rank tells
-    what it has. Raises DispatchError, the same on all ranks, if replicas of an expert differ or one has no number.
+    what it has, and numbers that differ between ranks are their experts' own as well. Raises DispatchError, the same on
+    all ranks, if replicas of an expert differ or one has no number.
     """
     own = {name: value for name, value in activation.constants().items() if isinstance(value, tuple | float | None)}
     every = [json.loads(text) for text in gather_texts(ranks, json.dumps(own), "rebalance", "constants")]
-    names = sorted({name for told in every for name, value in told.items() if isinstance(value, list)})
+    names = [name for name in own if any(isinstance(told[name], list) or told[name] != own[name] for told in every)]
     placed = [dispatcher.placement.experts[rank // dispatcher.shards] for rank in range(ranks.size)]
     found = {name: _of_experts(name, [told[name] for told in every], placed) for name in names}
     held = placement.experts[dispatcher.share]
