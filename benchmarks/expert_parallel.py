@@ -56,19 +56,23 @@ def names(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers of at least one."""
-    found = tuple(map(int, text.split(",")))
-    if min(found) < 1:
-        raise argparse.ArgumentTypeError(f"{min(found)} tokens a rank: there must be at least one")
-    return found
+    """Whole numbers of at least one, with commas between them."""
+    return tuple(map(at_least(1), text.split(",")))
 
 
-def rounds(text: str) -> int:
-    """A whole number, 0 among them."""
-    found = int(text)
-    if found < 0:
-        raise argparse.ArgumentTypeError(f"{found} rounds: give 0 for none")
-    return found
+def at_least(least: int) -> Callable[[str], int]:
+    """Reads a whole number that is not below `least`."""
+
+    def read(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            found = least - 1
+        if found < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least {least}")
+        return found
+
+    return read
 
 
 def asked(arguments: Sequence[str] | None, *, cuda: bool) -> argparse.Namespace:
@@ -82,9 +86,11 @@ def asked(arguments: Sequence[str] | None, *, cuda: bool) -> argparse.Namespace:
     parser.add_argument("--routings", type=names(ROUTINGS), default=tuple(ROUTINGS))
     parser.add_argument("--placements", type=names(PLACEMENTS), default=PLACEMENTS)
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16" if cuda else "float32")
-    parser.add_argument("--rounds", type=int, default=7 if cuda else 3)
-    parser.add_argument("--recorder", type=rounds, default=0, help="rounds with a recorder and without, in turn (0)")
-    parser.add_argument("--threads", type=int, default=1, help="of a rank without CUDA (1)")
+    parser.add_argument("--rounds", type=at_least(1), default=7 if cuda else 3)
+    parser.add_argument(
+        "--recorder", type=at_least(0), default=0, help="rounds with and without a recorder, in turn (0)"
+    )
+    parser.add_argument("--threads", type=at_least(1), default=1, help="of a rank without CUDA (1)")
     parser.add_argument("--budget", type=float, default=180.0, help="seconds after which no cell is begun (180)")
     parser.add_argument("--kit", action="store_true", help="put each dispatcher through the dispatcher kit first")
     parser.add_argument("--commit", help="what to write as the commit where there is no checkout")
@@ -92,6 +98,11 @@ def asked(arguments: Sequence[str] | None, *, cuda: bool) -> argparse.Namespace:
     given = parser.parse_args(arguments)
     if "LOCAL_RANK" not in os.environ:
         parser.error("there are no ranks: start with torchrun --nproc-per-node N, or python -m torch.distributed.run")
+    writes = given.out is not None and os.environ.get("RANK", "0") == "0"  # other hosts need no such folder
+    if writes and (given.out.is_dir() or not os.access(given.out.parent, os.W_OK | os.X_OK)):
+        parser.error(
+            f"--out {given.out} cannot be written: give a file in a folder that is there and can be written to"
+        )
     return given
 
 
@@ -116,7 +127,7 @@ def run(given: argparse.Namespace, ranks: Ranks, start: float) -> None:
     first = ranks.rank == 0
     report = Report(head(given, ranks), given.out if first else None, shown=first)
     for name in given.dispatchers if given.kit else ():
-        report.add("kit", conform(name, ranks), time.monotonic() - start)
+        report.add(*conform(name, ranks), time.monotonic() - start)
     wanted = Wanted(**{axis: getattr(given, axis) for axis in Wanted.__dataclass_fields__})
     jobs = {name: Job.of(name, ranks, DTYPES[given.dtype]) for name in given.shapes}
     course = Course(ranks, jobs, given.rounds, given.budget, start, given.recorder)

@@ -10,12 +10,12 @@ file for light and dark pages: it asks the reader's scheme.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dispatching.scaling import Curves, axes, curves
+from dispatching.scaling import Curves, axes, curves, read
+from dispatching.traffic import PLACEMENTS, ROUTINGS
 from plots.panel import HEIGHT, WIDTH, Axis, Panel
 from plots.picture import legend, picture
 
@@ -68,18 +68,23 @@ def drawing(panels: Sequence[Sequence[tuple[str, Curves]]], note: str = "") -> s
     return picture((width, height), COLOURS, marks, list(legend(names, (SAID, note), height, width)), len(names))
 
 
-def main() -> None:
+def numbers(text: str) -> list[int]:
+    """Whole numbers, with commas between them."""
+    return [int(number) for number in text.split(",")]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Read, draw and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("documents", type=Path, nargs="+")
-    parser.add_argument("--tokens", type=lambda text: [int(number) for number in text.split(",")])
-    parser.add_argument("--routing", default="uniform")
-    parser.add_argument("--placement", default="contiguous")
+    parser.add_argument("--tokens", type=numbers)
+    parser.add_argument("--routing", choices=ROUTINGS, default="uniform")
+    parser.add_argument("--placement", choices=PLACEMENTS, default="contiguous")
     parser.add_argument("--note", default="")
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    documents = [json.loads(file.read_text(encoding="utf-8")) for file in given.documents]
+    given = parser.parse_args(arguments)
     try:
+        documents = [read(file) for file in given.documents]
         shapes, counts = axes(documents)
         panels = [
             [
@@ -90,7 +95,10 @@ def main() -> None:
         ]
     except ValueError as fault:
         raise SystemExit(str(fault)) from None
-    given.out.write_text(drawing(panels, given.note), encoding="utf-8")
+    try:
+        given.out.write_text(drawing(panels, given.note), encoding="utf-8")
+    except OSError as fault:
+        raise SystemExit(f"{given.out} cannot be written: {fault.strerror}") from None
 
 
 if __name__ == "__main__":

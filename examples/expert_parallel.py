@@ -2,7 +2,8 @@
 
 Every rank runs the attention on the same text; it reads and keeps its own experts only. In each expert layer a rank
 takes its share of the tokens (none of a single one, but for rank 0), sends them to the ranks of their experts, and all
-ranks gather what came of it. Without torchrun one process holds everything, and the text is the same.
+ranks gather what came of it. Without torchrun one process holds everything, and the text is the same. `--dispatcher
+padded` and `low_latency` never wait on the host: they have buffers for a rank's share of the prompt.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -24,10 +26,18 @@ from moesaic.checkpoints import Checkpoint
 from moesaic.dispatch.all_gather import AllGather
 from moesaic.dispatch.all_to_all import AllToAll
 from moesaic.dispatch.collectives import Ranks
+from moesaic.dispatch.low_latency import LowLatency
+from moesaic.dispatch.padded_all_to_all import PaddedAllToAll
 from moesaic.dispatch.placement import Placement, even_share
 
 MODEL = Path(moesaic.__file__).parent / "shipped" / "austen-qwen3-moe"
-DISPATCHERS = {"all_to_all": AllToAll, "all_gather": AllGather}
+DISPATCHERS: dict[str, Callable[[Ranks, Placement, int], Dispatcher]] = {
+    "all_to_all": lambda ranks, placement, _: AllToAll(ranks, placement),
+    "all_gather": lambda ranks, placement, _: AllGather(ranks, placement),
+    "padded": PaddedAllToAll,
+    "low_latency": LowLatency,
+}
+"""By name: of ranks, a placement, and the most tokens that a rank hands in."""
 
 
 class SpreadExperts(nn.Module):
@@ -56,12 +66,17 @@ class SpreadExperts(nn.Module):
         return self.dispatcher.combine(self.experts(batch), receipt)
 
 
-def spread(model: nn.Module, kind: type, ranks: Ranks | None) -> None:
-    """Put `SpreadExperts` in the place of each experts module, reading this rank's experts from the checkpoint."""
+def spread(model: nn.Module, kind: str, ranks: Ranks | None, num_tokens: int) -> None:
+    """Put `SpreadExperts` in the place of each experts module, reading this rank's experts from the checkpoint.
+
+    `num_tokens`: the most of a call, of which each rank takes its share.
+    """
     checkpoint, config = Checkpoint(MODEL), model.config
     for number, layer in enumerate(model.model.layers):
         placement = Placement.contiguous(checkpoint.num_experts(number), 1 if ranks is None else ranks.size)
         held = placement.experts[0 if ranks is None else ranks.rank]
+        most = len(even_share(num_tokens, placement.num_ranks, 0))
+        dispatcher = Local() if ranks is None else DISPATCHERS[kind](ranks, placement, most)
         problem = Problem(
             num_experts=len(held),
             top_k=config.num_experts_per_tok,
@@ -69,9 +84,9 @@ def spread(model: nn.Module, kind: type, ranks: Ranks | None) -> None:
             intermediate_size=config.moe_intermediate_size,
             activation=SwiGLU(),
             dtype=torch.float32,
+            layout=dispatcher.layout,
         )
         experts = bind(problem, checkpoint.read(number, experts=held).dequantize(torch.float32))
-        dispatcher = Local() if ranks is None else kind(ranks, placement)
         dispatcher.agree(len(held), {"backend": experts.backend.name, "problem.dtype": str(problem.dtype)})
         layer.mlp.experts = SpreadExperts(dispatcher, experts, ranks)
 
@@ -99,23 +114,33 @@ def model_without_experts() -> nn.Module:
     return model.eval()
 
 
-def main() -> None:
-    """Rank 0 prints the text, and nothing else, on standard output."""
+def read(arguments: list[str] | None) -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompt", default="It was a truth universally acknowledged, that ")
     parser.add_argument("--bytes", type=int, default=80, help="new bytes")
     parser.add_argument("--dispatcher", choices=DISPATCHERS, default="all_to_all")
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
+    if not asked.prompt:
+        parser.error("--prompt is empty, but the model goes on from at least one byte")
+    if asked.bytes < 1:
+        parser.error(f"--bytes is {asked.bytes}, but at least one byte is generated")
+    return asked
+
+
+def main() -> None:
+    """Rank 0 prints the text, and nothing else, on standard output."""
+    asked = read(None)
     torch.set_num_threads(1)
     model = model_without_experts()
     if "RANK" not in os.environ:
-        spread(model, AllToAll, None)
+        spread(model, asked.dispatcher, None, 0)
         print(continued(model, asked.prompt, asked.bytes))
         return
     dist.init_process_group("gloo")
     try:
         ranks = Ranks.world(timeout=60.0)
-        spread(model, DISPATCHERS[asked.dispatcher], ranks)
+        spread(model, asked.dispatcher, ranks, len(asked.prompt.encode()))
         text = continued(model, asked.prompt, asked.bytes)
         held = sum(layer.mlp.experts.experts.problem.weight_bytes for layer in model.model.layers)
         sys.stderr.write(f"rank {ranks.rank} of {ranks.size} holds {held} bytes of experts\n")

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from xml.etree import ElementTree as ET
 
 import pytest
 import torch
@@ -16,13 +15,12 @@ from dispatching import course as course_module
 from dispatching.cells import Cell, Wanted
 from dispatching.course import SPENT, Course
 from dispatching.exact_experts import ExactExperts, exact_call
+from dispatching.kit import conform
 from dispatching.report import Report
-from dispatching.scaling import axes, curves
 from dispatching.shapes import SHAPES, Job
 from dispatching.subjects import DISPATCHERS
 from dispatching.traffic import ROUTINGS, busiest, call, drawn, flows, placed
 from expert_parallel import asked
-from plot_scaling import COLOURS, drawing
 
 from moesaic import Dispatcher, Routing, StandardBatch
 from moesaic.dispatch.all_to_all import AllToAll
@@ -146,6 +144,13 @@ def test_what_the_budget_leaves_out_and_what_no_machine_measures_is_listed():
         assert "needs a CUDA device" in row["why"]
 
 
+def test_the_kit_lists_what_ranks_cannot_have():
+    ((kind, row),) = in_threads(lambda ranks: conform("symmetric", ranks), ranks_in_threads(1))
+    assert (kind, row["dispatcher"], row["kit"]) == ("not_run", "symmetric", True)
+    assert "needs a CUDA device" in row["why"]
+    assert {kind for kind, _ in in_threads(lambda ranks: conform("local", ranks), ranks_in_threads(2))} == {"kit"}
+
+
 def test_a_token_draws_different_experts_as_popular_as_they_are_said_to_be():
     for exponent in ROUTINGS.values():
         generator = torch.Generator().manual_seed(3)
@@ -235,7 +240,13 @@ def test_what_is_asked_for_has_to_exist(monkeypatch, capsys):
     assert asked([], cuda=True).tokens == (1, 8, 64, 512, 4096)
     for arguments, said in (
         (["--shapes", "tiny,qwen"], "'qwen' is none of qwen3_30b"),
-        (["--tokens", "0"], "0 tokens"),
+        (["--tokens", "1,0"], "--tokens: '0' is no whole number of at least 1"),
+        (["--tokens", "1,x"], "--tokens: 'x' is no whole number"),
+        (["--rounds", "0"], "--rounds: '0' is no whole number of at least 1"),
+        (["--threads", "0"], "--threads: '0' is no whole number of at least 1"),
+        (["--recorder", "-1"], "--recorder: '-1' is no whole number of at least 0"),
+        (["--out", "no/such/folder/x.json"], "--out no/such/folder/x.json cannot be written"),
+        (["--out", str(ROOT)], "cannot be written: give a file"),
     ):
         with pytest.raises(SystemExit):
             asked(arguments, cuda=False)
@@ -244,30 +255,6 @@ def test_what_is_asked_for_has_to_exist(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         asked([], cuda=False)
     assert "start with torchrun" in capsys.readouterr().err
-
-
-def document(size, times):
-    """A document of `size` ranks; times of a layer by dispatcher, with 4 tokens a rank."""
-    same = {"shape": "tiny", "tokens": 4, "routing": "uniform", "placement": "contiguous"}
-    return {
-        "num_ranks": size,
-        "rows": [{**same, "dispatcher": name, "layer": {"median": us}} for name, us in times.items()],
-    }
-
-
-def test_scaling_is_tokens_a_second_over_one_rank_alone():
-    alone, two = document(1, {"local": 100.0, "padded": 125.0}), document(2, {"local": 110.0, "padded": 160.0})
-    lines = curves([two, alone], "tiny", 4, "uniform", "contiguous")
-    assert lines == {"padded": {1: 100 / 125, 2: 2 * 100 / 160}}
-    assert axes([two, alone]) == (["tiny"], [4])
-    with pytest.raises(ValueError, match="no document has local with tiny, 4 tokens and uniform routing"):
-        curves([document(2, {"padded": 1.0})], "tiny", 4, "uniform", "contiguous")
-    tree = ET.fromstring(drawing([[("tiny & small", lines)]]))  # noqa: S314 - our own
-    svg = "{http://www.w3.org/2000/svg}"
-    assert len(tree.findall(f"{svg}circle[@class='dot-padded']")) == 2
-    assert "tiny & small" in {text.text for text in tree.iter(f"{svg}text")}
-    assert "prefers-color-scheme: dark" in tree.find(f"{svg}style").text
-    assert set(COLOURS) == set(DISPATCHERS) - {"local"}
 
 
 @pytest.mark.dist
@@ -358,18 +345,3 @@ def test_the_pages_tables_of_two_gpus_are_those_of_the_results(shape):
     for tokens, traffic, dispatcher, *figures in quoted:
         row = measured[dispatcher.strip("`"), shape, int(tokens), *TRAFFIC[traffic]]
         assert figures == as_the_page_says(row)
-
-
-def test_the_pages_drawing_is_that_of_the_results():
-    documents = [json.loads((ROOT / H200).read_text(encoding="utf-8"))]
-    panels = [
-        [
-            (f"{shape}, tokens a rank: {tokens}", curves(documents, shape, tokens, "uniform", "contiguous"))
-            for shape in axes(documents)[0]
-        ]
-        for tokens in (64, 4096)
-    ]
-    note = "measured on two H200: 1 rank (local) and 2 ranks; 4 and 8 ranks were not run, no such machine was at hand"
-    drawn_before = (ROOT / "docs/performance/expert_parallelism.svg").read_text(encoding="utf-8")
-    assert drawing(panels, note) == drawn_before
-    assert all(points[1] == 1.0 for row in panels for _, lines in row for points in lines.values())

@@ -24,6 +24,16 @@ def test_every_link_to_a_file_leads_to_one(page):
     assert not missing + [n for n in named if not (ROOT / n).exists() and not n.endswith("/x.py")]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_refers_to_a_process_group_is_in_a_function(page):
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    programs = [block for block in blocks if "process_group()" in block or "init_process_group" in block]
+    module_level = [
+        line for block in programs for line in block.splitlines() if re.match(r"\w[\w, ]* = |try:|dist\.", line)
+    ]
+    assert not module_level, "a reference that outlives the group may abort the process at its end"
+
+
 def speedups(file):
     """Tokens -> throughput of the cpu_jit backend over grouped_mm."""
     rows = json.loads((ROOT / "benchmarks/results" / file).read_text(encoding="utf-8"))["rows"]

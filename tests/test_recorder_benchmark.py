@@ -118,4 +118,4 @@ def test_rounds_are_a_whole_number(monkeypatch, capsys):
     assert asked(["--recorder", "15"], cuda=True).recorder == 15
     with pytest.raises(SystemExit):
         asked(["--recorder", "-1"], cuda=True)
-    assert "-1 rounds: give 0 for none" in capsys.readouterr().err
+    assert "--recorder: '-1' is no whole number of at least 0" in capsys.readouterr().err

@@ -73,6 +73,40 @@ def test_a_current_plan_is_changed_as_little_as_the_new_one_allows(moesaic, load
     assert ["layer", "before", "planned", "realised", "arrivals"] in rows
 
 
+def test_a_current_plan_of_other_sizes_is_planned_anew_with_a_note(moesaic, load):
+    current = [[[*range(4)], [*range(4, 8)], [*range(8, 12)]]] * 2
+    file = load({"load": LOAD, "placements": current})
+    for options, slots in ((("--ranks", "3", "--slots", "15"), 15), (("--ranks", "4"), 12), (("--ranks", "2"), 12)):
+        answer = moesaic("balance", file, *options, "--json")
+        (note,) = answer.err.splitlines()
+        assert "'placements' in LOAD has 12 slots, (4, 4, 4) a rank, but --slots and --ranks give" in note
+        assert answer.document["num_slots"] == slots
+        plans = balance(torch.tensor(LOAD), slots, int(options[1]))
+        assert answer.document["placements"] == [list(map(list, plan.experts)) for plan in plans]
+        assert all(0 < arrivals <= slots for arrivals in answer.document["arrivals"])
+    assert moesaic("balance", file, "--ranks", "3").err == ""
+    uneven = load({"load": LOAD[0], "placements": [[[*range(7)], [*range(7, 12)]]]})
+    assert "(7, 5) a rank" in moesaic("balance", uneven, "--ranks", "2").err
+
+
+def test_without_slots_a_current_plan_keeps_its_number(moesaic, load):
+    first = moesaic("balance", load(LOAD), "--ranks", "4", "--slots", "16", "--json").document
+    again = moesaic("balance", load({"load": LOAD, "placements": first["placements"]}), "--ranks", "4", "--json")
+    assert (again.document["num_slots"], again.document["arrivals"], again.err) == (16, [0, 0], "")
+
+
+@pytest.mark.parametrize("value", [1e308, 5e-324])
+def test_loads_at_the_ends_of_floats_are_shown_as_numbers(moesaic, load, value):
+    file = load([[value] * 8, [value, 0, 0, value, value, 0, value, 0]])
+    document = moesaic("balance", file, "--ranks", "2", "--json").document
+    assert document["top_k"] == 4
+    assert [layer["planned"] for layer in document["layers"]] == [1.0, 1.0]
+    text = moesaic("balance", file, "--ranks", "2", "--plot").out
+    assert "nan" not in text
+    assert "inf" not in text
+    assert [line.split()[2] for line in text.splitlines() if line.startswith("rank")][2:] == ["1.000", "1.000"]
+
+
 def test_one_layer_without_load_and_more_ranks_than_experts(moesaic, load):
     document = moesaic("balance", load("[0, 0, 0]"), "--ranks", "4", "--slots", "4", "--json", "--plot").document
     assert document["mean"] == {"planned": 1.0, "realised": 1.0}
@@ -102,7 +136,8 @@ def test_one_layer_without_load_and_more_ranks_than_experts(moesaic, load):
         ('{"load": [1, 2], "placements": 3}', ("placement of a layer is 3",)),
         ('{"load": [1, 2], "placements": [[[0, 1], [5]]]}', ("rank 1 holds expert 5",)),
         ('{"load": [1, 2], "placements": [7]}', ("placement of a layer is 7",)),
-        ('{"load": [1, 2], "placements": [[[0, 1]]]}', ("current placement of layer 0",)),
+        ('{"load": [1, 2], "placements": []}', ("'placements' holds the plans of 0 layers", "'load'", "of 1")),
+        ('{"load": [[1, 2], [3, 4]], "placements": [[[0], [1]]]}', ("'placements' holds the plans of 1 layers", "2")),
     ],
 )
 def test_files_that_are_refused(moesaic, load, document, parts):
@@ -114,11 +149,16 @@ def test_files_that_are_refused(moesaic, load, document, parts):
     [
         ((), ("--ranks",)),
         (("--ranks", "x"), ("--ranks", "integer")),
-        (("--ranks", "0"), ("num_ranks is 0",)),
-        (("--ranks", "4", "--slots", "11"), ("num_slots is 11",)),
-        (("--ranks", "4", "--nodes", "2"), ("without groups",)),
-        (("--ranks", "4", "--top-k", "13"), ("top_k is 13",)),
-        (("--ranks", "4", "--top-k", "0"), ("top_k is 0",)),
+        (("--ranks", "0"), ("--ranks", "0")),
+        (("--ranks", "4", "--slots", "11"), ("--slots is 11",)),
+        (("--ranks", "4", "--slots", "0"), ("--slots", "0")),
+        (("--ranks", "4", "--slots", "99"), ("--slots is 99", "use fewer slots")),
+        (("--ranks", "4", "--nodes", "2"), ("--nodes is 2", "without groups")),
+        (("--ranks", "4", "--nodes", "0"), ("--nodes", "0")),
+        (("--ranks", "4", "--groups", "0"), ("--groups", "0")),
+        (("--ranks", "4", "--groups", "5"), ("--groups is 5", "12 experts")),
+        (("--ranks", "4", "--top-k", "13"), ("--top-k is 13",)),
+        (("--ranks", "4", "--top-k", "0"), ("--top-k", "0")),
     ],
 )
 def test_options_that_are_refused(moesaic, load, options, parts):

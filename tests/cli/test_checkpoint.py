@@ -43,6 +43,14 @@ def test_a_plain_model(moesaic, tiny_model):
     assert "num experts        4" in text.out
 
 
+def test_text_tells_the_dtype_of_scales_once_as_the_tensors_have_it(moesaic, tmp_path):
+    _, directory = written(named("ct-int4"), tmp_path)
+    text = moesaic("checkpoint", str(directory)).out
+    assert "method             CompressedTensors\n" in text
+    assert text.count("scale=torch.") == 1
+    assert moesaic("checkpoint", str(directory), "--json").document["method"].startswith("CompressedTensors(groups=")
+
+
 def test_tensors_that_transformers_does_not_know_are_described_without_a_problem(moesaic, tmp_path):
     _, directory = written(named("ct-nvfp4"), tmp_path)
     found = moesaic("checkpoint", str(directory), "--layer", "3", "--json").document

@@ -211,7 +211,7 @@ def test_a_current_plan_that_parts_groups_is_left():
 def test_as_few_experts_move_as_any_renaming_of_ranks_allows(seed):
     old, new = zipf(1, 9, 1.0, seed), zipf(1, 9, 1.0, seed + 100)
     (current,), (plan,) = balance(old, 14, 5), balance(new, 14, 5)  # ranks of 3, 3, 3, 3 and 2 slots
-    (found,) = balance(new, 14, 5, current=(current,))
+    found = settled(plan, current, 1)
     renamings = itertools.permutations(plan.experts)
     fitting = [r for r in renamings if [len(experts) for experts in r] == [3, 3, 3, 3, 2]]
     assert len(arrivals(current, found)) == min(len(arrivals(current, Placement(9, r))) for r in fitting)
@@ -222,7 +222,7 @@ def test_as_few_experts_move_as_any_renaming_of_ranks_allows(seed):
 def test_ranks_are_renamed_within_nodes_and_nodes_among_each_other(seed):
     old, new = zipf(1, 12, 0.7, seed), zipf(1, 12, 0.7, seed + 100)
     (current,), (plan,) = balance(old, 18, 6, 2, groups=4), balance(new, 18, 6, 2, groups=4)
-    (found,) = balance(new, 18, 6, 2, groups=4, current=(current,))
+    found = settled(plan, current, 2)
     halves = plan.experts[:3], plan.experts[3:]
     renamings = [
         (*first, *second)
@@ -232,6 +232,83 @@ def test_ranks_are_renamed_within_nodes_and_nodes_among_each_other(seed):
     ]
     assert len(arrivals(current, found)) == min(len(arrivals(current, Placement(12, r))) for r in renamings)
     assert {frozenset(found.experts[0]), frozenset(found.experts[3])} <= set(map(frozenset, plan.experts))
+
+
+def moved(load, current, **gain):
+    """What `balance` makes of `current`: its balancedness, and how many experts change ranks."""
+    (plan,) = balance(load, current.num_slots, current.num_ranks, current=(current,), **gain)
+    return planned_balancedness(load, (plan,)).item(), len(arrivals(current, plan))
+
+
+def test_a_gain_of_a_hundredth_moves_nothing():
+    load = zipf(1, 128, 0.6) * 1e5
+    (current,) = balance(load, 144, 8)
+    noise = torch.randn(128, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drifted = load * (1 + 0.01 * noise)
+    before, best = (planned_balancedness(drifted, (plan,)).item() for plan in (current, *balance(drifted, 144, 8)))
+    assert best - 0.01 < before < best
+    assert moved(drifted, current) == (before, 0)
+    assert moved(drifted, current, least_gain=0) >= (best, 1)
+
+
+def test_a_few_exchanges_are_taken_before_a_new_plan():
+    load = zipf(1, 128, 0.6) * 1e5
+    (current,) = balance(load, 144, 8)
+    load[0, torch.tensor(current.experts[3])] *= 1.1  # 0.925 as it is
+    (fresh,) = balance(load, 144, 8)
+    found, number = moved(load, current)
+    assert found >= planned_balancedness(load, (fresh,)).item() - 0.01
+    assert number == 6
+    assert len(arrivals(current, settled(fresh, current, 1))) > 60
+
+
+def test_interchangeable_experts_stay():
+    load = torch.tensor([[5.0, 5, *[1] * 22]])  # 16, 8 and 8 in order: one of 5 and one of 1 change places
+    current = Placement.contiguous(24, 3)
+    (fresh,) = balance(load, 24, 3)
+    assert moved(load, current) == (pytest.approx(32 / 3 / 12), 2)
+    assert len(arrivals(current, settled(fresh, current, 1))) > 2
+
+
+@pytest.mark.parametrize(("gain", "moves"), [(0.1, False), (0.09, True), (0, True), (1.0, False)])
+def test_the_least_gain_is_of_balancedness(gain, moves):
+    load = torch.tensor([5.0, 6, 5, 4])  # 11 and 9 in order, 10 and 10 at best: from 0.909 to 1
+    found = moved(load, Placement.contiguous(4, 2), least_gain=gain)
+    assert found == ((1.0, 2) if moves else (pytest.approx(10 / 11), 0))
+
+
+@pytest.mark.parametrize("gain", [-0.01, float("nan"), "0.1", None])
+@pytest.mark.usefixtures("unchecked")
+def test_a_least_gain_that_is_none_is_named(gain):
+    with pytest.raises(DispatchError, match="least_gain is"):
+        balance(torch.ones(4), 4, 2, current=(Placement.contiguous(4, 2),), least_gain=gain)
+
+
+@pytest.mark.parametrize("load", [[1e308] * 4, [1.7e308, 1e308, 1.7e308, 5e307]])
+def test_loads_whose_sum_overflows_keep_a_plan_that_is_as_good(load):
+    load = torch.tensor(load, dtype=torch.float64)
+    (plan,) = balance(load, 4, 2)
+    (found,) = balance(load, 4, 2, current=(plan,), least_gain=0)
+    assert found == plan
+    other = Placement(4, tuple(experts[::-1] for experts in plan.experts[::-1]))
+    assert balance(load, 4, 2, current=(other,), least_gain=0) == (other,)
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda"])
+def test_the_default_device_is_not_used(device):
+    load, sizes = zipf(2, 12, 1.2), (16, 4)
+    current = balance(load, *sizes)
+    changed = load.flip(1)
+    wanted = balance(changed, *sizes, current=current)
+    torch.set_default_device(device)
+    try:
+        assert balance(load, *sizes) == current
+        found = balance(changed, *sizes, current=current)
+        nearly_full = balance(load[:1, :4], 11, 3)
+    finally:
+        torch.set_default_device(None)
+    assert found == wanted != current
+    assert nearly_full == balance(load[:1, :4], 11, 3)
 
 
 def test_an_expert_that_stays_on_a_rank_stays_in_its_slot():

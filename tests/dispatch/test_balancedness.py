@@ -21,6 +21,30 @@ def test_planned_is_mean_over_maximum():
     assert planned_balancedness(load, (SHARED,) * 3).tolist() == pytest.approx([5 / 6, 0.5, 1.0])
 
 
+@pytest.mark.parametrize("exponent", [1021, 0, -1074])
+def test_planned_is_the_same_in_any_unit(exponent):
+    load = torch.tensor([[7.0, 1, 3], [0, 0, 5], [0, 0, 0]], dtype=torch.float64)
+    found = planned_balancedness(load * 2.0**exponent, (SHARED,) * 3)
+    assert torch.equal(found, planned_balancedness(load, (SHARED,) * 3))
+
+
+def test_loads_of_one_layer_as_large_as_floats_are_level():
+    load = torch.full((4,), 1.7e308, dtype=torch.float64)
+    assert planned_balancedness(load, (IN_ORDER,)).tolist() == [1.0]
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda"])
+def test_the_default_device_is_not_used(device):
+    load, options = torch.tensor([[6.0, 1, 3, 2]]), {"num_tokens": 9, "top_k": 2, "batches": 2}
+    wanted = planned_balancedness(load, (IN_ORDER,)), realised_balancedness(load, (IN_ORDER,), **options)
+    torch.set_default_device(device)
+    try:
+        found = planned_balancedness(load, (IN_ORDER,)), realised_balancedness(load, (IN_ORDER,), **options)
+    finally:
+        torch.set_default_device(None)
+    assert all(map(torch.equal, found, wanted))
+
+
 def test_realised_goes_to_planned_as_tokens_grow():
     load = torch.tensor([[90.0, 132, 40, 61, 104, 165, 39, 4, 73, 56, 183, 86]])
     plans = balance(load, 16, 8)

@@ -69,8 +69,8 @@ def _check(source: Checkpoint, target: Path, *, replace: bool) -> None:
         )
     if not isinstance(source.method, Unquantized):
         raise CheckpointError(
-            f"{source.directory} is quantized already ({source.method!r}): give the plain checkpoint that it is of, "
-            "rounding twice loses more than either format does"
+            f"{source.directory} is quantized already ({source.method.__class__.__name__}): give the plain checkpoint "
+            "that it is of, rounding twice loses more than either format does"
         )
     inside, outside = target.resolve(), Path(source.directory).resolve()
     if inside == outside or outside in inside.parents or inside in outside.parents:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -11,21 +12,28 @@ from torch import Tensor
 
 from moesaic.cli.balance_load import read_load
 from moesaic.cli.balance_plot import bars
-from moesaic.cli.printing import print_json, print_line, print_table
+from moesaic.cli.printing import print_json, print_line, print_note, print_table
 from moesaic.dispatch.balance import balance as plan
-from moesaic.dispatch.balancedness import planned_balancedness, rank_loads, realised_balancedness
+from moesaic.dispatch.balancedness import planned_balancedness, rank_loads, realised_balancedness, relative
 from moesaic.dispatch.placement import Placement
 from moesaic.dispatch.stability import arrivals
+from moesaic.errors import DispatchError
 
 TOKENS = 1024
 """Tokens of a batch whose realised balancedness is shown."""
+
+OPTIONS = {"slots": "num_slots", "ranks": "num_ranks", "nodes": "num_nodes", "groups": "groups", "top-k": "top_k"}
+"""What each option is called in Python."""
 
 
 def balance(
     load: Annotated[Path, typer.Argument(metavar="LOAD", help="A JSON file: tokens of each expert, a list a layer.")],
     *,
     ranks: Annotated[int, typer.Option("--ranks", help="Ranks that share the experts.")],
-    slots: Annotated[int | None, typer.Option("--slots", help="Slots of all ranks; without: one an expert.")] = None,
+    slots: Annotated[
+        int | None,
+        typer.Option("--slots", help="Slots of all ranks; without: those of LOAD's plan, or one an expert."),
+    ] = None,
     nodes: Annotated[int, typer.Option("--nodes", help="Nodes of equal size; needs --groups.")] = 1,
     groups: Annotated[
         int | None, typer.Option("--groups", help="Keep so many equal runs of experts on a node.")
@@ -37,10 +45,18 @@ def balance(
     """Plan a placement for each layer, and print it with its balancedness: mean over maximum of what ranks carry."""
     layers, current = read_load(load)
     num_layers, num_experts = layers.shape
-    plans = plan(layers, num_experts if slots is None else slots, ranks, nodes, groups=groups, current=current)
+    if slots is None:
+        slots = current[0].num_slots if current else num_experts
+    try:
+        plans = plan(layers, slots, ranks, nodes, groups=groups)
+        if current and not _of_other_size(current, plans[0]):
+            plans = plan(layers, slots, ranks, nodes, groups=groups, current=current)
+        layers = relative(layers)  # so that no sum of huge loads overflows
+        chosen = _top_k(layers) if top_k is None else top_k
+        realised = realised_balancedness(layers, plans, num_tokens=TOKENS, top_k=chosen)
+    except DispatchError as fault:
+        raise DispatchError(_by_options(str(fault))) from None
     before = current or _in_order(layers, ranks)
-    chosen = _top_k(layers) if top_k is None else top_k
-    realised = realised_balancedness(layers, plans, num_tokens=TOKENS, top_k=chosen)
     columns = {"planned": planned_balancedness(layers, plans), "realised": realised}
     if before:
         columns = {"before": planned_balancedness(layers, before), **columns}
@@ -72,12 +88,35 @@ def balance(
     if plot:
         worst = int(next(iter(columns.values())).argmin())
         shown = {"before": before, "planned": plans}
-        relative = {name: _relative(layers[worst], of[worst]) for name, of in shown.items() if of}
-        longest = max(map(max, relative.values()))
-        for name, loads in relative.items():
+        every = {name: _over_mean(layers[worst], of[worst]) for name, of in shown.items() if of}
+        longest = max(map(max, every.values()))
+        for name, loads in every.items():
             print_line()
             for line in bars(f"layer {worst}, {name}", loads, longest):
                 print_line(line)
+
+
+def _by_options(said: str) -> str:
+    """What Python says is wrong, with the options' names."""
+    for option, name in OPTIONS.items():
+        said = re.sub(rf"\b(\w+\.)?{name} is\b", f"--{option} is", said)
+    return said
+
+
+def _of_other_size(current: Sequence[Placement], new: Placement) -> bool:
+    """Whether the file's plan has ranks of other sizes than the new one; a note then says so, since most will move."""
+    wanted, sizes = _sizes(new), map(_sizes, current)
+    other = next((size for size in sizes if size != wanted), None)
+    if other is not None:
+        print_note(
+            f"moesaic: the plan under 'placements' in LOAD has {sum(other)} slots, {other} a rank, but --slots and "
+            f"--ranks give {sum(wanted)}, {wanted} a rank: every layer is planned anew, so most experts change ranks"
+        )
+    return other is not None
+
+
+def _sizes(placement: Placement) -> tuple[int, ...]:
+    return tuple(map(len, placement.experts))
 
 
 def _in_order(layers: Tensor, ranks: int) -> tuple[Placement, ...]:
@@ -92,7 +131,7 @@ def _top_k(layers: Tensor) -> int:
     return max(1, min([8, layers.shape[1], *(loaded.sum(1) / loaded.amax(1)).int().tolist()]))
 
 
-def _relative(row: Tensor, placement: Placement) -> list[float]:
+def _over_mean(row: Tensor, placement: Placement) -> list[float]:
     """The load of each rank over the mean; zeros without load."""
     carried = rank_loads(row, placement)
     return (carried / carried.mean().where(carried.any(), 1.0)).tolist()
@@ -101,10 +140,10 @@ def _relative(row: Tensor, placement: Placement) -> list[float]:
 def _plan_rows(layers: Tensor, plans: Sequence[Placement]) -> Iterator[tuple[str, ...]]:
     """Layer, rank, its load over the mean, its experts; `*` follows an expert with replicas elsewhere."""
     for layer, placement in enumerate(plans):
-        relative, replicas = _relative(layers[layer], placement), placement.replicas
+        loads, replicas = _over_mean(layers[layer], placement), placement.replicas
         for rank, experts in enumerate(placement.experts):
             names = " ".join(f"{expert}{'*' if replicas[expert] > 1 else ''}" for expert in experts)
-            yield str(layer), str(rank), f"{relative[rank]:.3f}", names
+            yield str(layer), str(rank), f"{loads[rank]:.3f}", names
 
 
 def _balance_rows(columns: dict[str, Tensor], moves: Sequence[int] | None) -> Iterator[tuple[str, ...]]:

@@ -38,7 +38,7 @@ def read_load(file: Path) -> tuple[Tensor, tuple[Placement, ...] | None]:
         _row(number, layer, len(layers[0]) if isinstance(layers[0], list) else 0) for number, layer in enumerate(layers)
     ]
     load = torch.tensor(rows, dtype=torch.float64)
-    return load, _read_placements(document.get("placements"), load.shape[1])
+    return load, _read_placements(document.get("placements"), *load.shape)
 
 
 def _row(number: int, layer: object, length: int) -> list[float]:
@@ -54,10 +54,15 @@ def _row(number: int, layer: object, length: int) -> list[float]:
     return [float(value) for value in layer]
 
 
-def _read_placements(placements: Any, num_experts: int) -> tuple[Placement, ...] | None:
+def _read_placements(placements: Any, num_layers: int, num_experts: int) -> tuple[Placement, ...] | None:
     if placements is None:
         return None
     layers: list[Any] = placements if isinstance(placements, list) else [placements]
+    if len(layers) != num_layers:
+        raise ParseError(
+            f"'placements' holds the plans of {len(layers)} layers, but 'load' the load of {num_layers}: give one a "
+            "layer, or leave 'placements' out"
+        )
     return tuple(Placement(num_experts, _ranks(layer)) for layer in layers)
 
 

@@ -55,7 +55,8 @@ def checkpoint(
     if as_json:
         print_json(document)
         return
-    for name, value in document.items():
+    shown = {**document, "method": found.method.__class__.__name__}  # what it says of scales the tensors know better
+    for name, value in shown.items():
         print_line(f"{name.replace('_', ' '):<18} {', '.join(value) if isinstance(value, list) else value}")
 
 

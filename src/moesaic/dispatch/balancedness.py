@@ -19,15 +19,26 @@ from moesaic.dispatch.replicas import shares
 from moesaic.errors import DispatchError
 
 
+def relative(load: Float[Tensor, "layers E"]) -> Float[Tensor, "layers E"]:
+    """Each layer of a finite `load` over the power of two that leaves its largest between 1 and 2: sums stay finite.
+
+    Over a power of two, so that the quotients are exact and ranks that carry the same still do. Zeros where all is
+    zero.
+    """
+    most = load.amax(1, keepdim=True)
+    power = most / (2 * torch.frexp(most).mantissa)
+    return load / power.where(most > 0, 1.0)
+
+
 def rank_loads(load: Float[Tensor, " E"], placement: Placement) -> Float[Tensor, " N"]:
     """What each rank carries of one layer's load, the replicas of an expert sharing it equally; in the load's unit."""
-    share = load / torch.tensor(placement.replicas)
+    share = load / torch.tensor(placement.replicas, device=load.device)
     return torch.stack([share[list(experts)].sum() for experts in placement.experts])
 
 
 def planned_balancedness(load: Tensor, placements: Sequence[Placement]) -> Float[Tensor, " layers"]:
     """Of each layer, float64, with `load [layers, E]` and one placement a layer; 1 for a layer without load."""
-    layers = checked_load(load)
+    layers = relative(checked_load(load))
     _check_number(layers, placements)
     return torch.stack([_mean_over_max(rank_loads(row, own)) for row, own in zip(layers, placements, strict=True)])
 
@@ -46,9 +57,9 @@ def realised_balancedness(
         whole_number("realised_balancedness", name, value, DispatchError)
     if top_k > layers.shape[1]:
         raise DispatchError(f"top_k is {top_k}, but a token draws different experts and there are {layers.shape[1]}")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator("cpu").manual_seed(seed)
     chances = (shares(layers) * top_k).where(layers > 0, 0.0).clamp(max=1.0)
-    found = torch.zeros(batches, len(layers), dtype=torch.float64)
+    found = torch.zeros(batches, len(layers), dtype=torch.float64, device="cpu")
     for layer, placement in enumerate(placements):
         tables, per_rank = placement.tables(), _lengths(num_tokens, placement.num_ranks)
         for batch in range(batches):
@@ -63,9 +74,10 @@ def _drawn(chances: Tensor, num_tokens: int, top_k: int, generator: torch.Genera
 
     The chances lie end to end, in a random order, and a comb of `top_k` teeth at distance 1 falls on them.
     """
-    order = torch.randperm(len(chances), generator=generator)
+    order = torch.randperm(len(chances), generator=generator, device="cpu")
     ends = chances[order].cumsum(0)
-    comb = torch.rand(num_tokens, 1, generator=generator, dtype=torch.float64) + torch.arange(top_k)
+    comb = torch.rand(num_tokens, 1, generator=generator, dtype=torch.float64, device="cpu")
+    comb = comb + torch.arange(top_k, device="cpu")
     place = torch.searchsorted(ends, comb, right=True)
     return order[place.clamp(max=len(order) - 1)].where(place < len(order), -1)
 

@@ -1,7 +1,7 @@
 """Packing: replicas onto ranks, as many on each as it has slots, never two of one expert, as level as possible.
 
 Heaviest first onto the lightest rank, as in LPT scheduling; then replicas of the heaviest rank are exchanged as long
-as that makes it lighter. All rows (layers, or nodes of layers) at a time.
+as that makes it lighter. All rows (layers, or nodes of layers) at a time, in main memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ MOST_EXCHANGES = 64
 @final
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """`bins`: the rank of each replica; what ranks carry, what room they have, and which expert is on which rank."""
+    """`bins`: the rank of each replica; what ranks carry, what room they have, and which expert is on which rank.
+
+    All are changed in place.
+    """
 
     bins: Int[Tensor, "P S"]
     carried: Float[Tensor, "P N"]
@@ -44,10 +47,10 @@ def pack(weight: Float[Tensor, "P S"], expert: Int[Tensor, "P S"], capacities: t
     packing = Packing(
         torch.full_like(expert, -1),
         weight.new_zeros(num_rows, num_ranks),
-        torch.tensor(capacities).expand(num_rows, -1).clone(),
-        torch.zeros(num_rows, int(expert.max()) + 1, num_ranks, dtype=torch.bool),
+        torch.tensor(capacities, device="cpu").expand(num_rows, -1).clone(),
+        torch.zeros(num_rows, int(expert.max()) + 1, num_ranks, dtype=torch.bool, device="cpu"),
     )
-    rows = torch.arange(num_rows)
+    rows = torch.arange(num_rows, device="cpu")
     for turn in range(weight.shape[1]):
         closed = packing.has[rows, expert[:, turn]] | (packing.room == 0)
         for row in closed.all(1).nonzero().flatten().tolist():
@@ -57,8 +60,27 @@ def pack(weight: Float[Tensor, "P S"], expert: Int[Tensor, "P S"], capacities: t
         packing.carried[rows, rank] += weight[:, turn]
         packing.room[rows, rank] -= 1
         packing.has[rows, expert[:, turn], rank] = True
-    _exchange(packing, weight, expert)
+    _exchange(packing, weight, expert, LEVEL * packing.carried.mean(1))
     return torch.empty_like(expert).scatter_(1, order, packing.bins)
+
+
+def exchanged(
+    bins: Int[Tensor, "P S"], weight: Float[Tensor, "P S"], expert: Int[Tensor, "P S"], highest: Float[Tensor, " P"]
+) -> Int[Tensor, "P S"]:
+    """A packing `bins` with as few exchanges as it takes until no rank of a row carries more than `highest`.
+
+    Or with those that help, where they do not suffice. `weight` and `expert` as for `pack`.
+    """
+    num_rows, num_ranks = len(bins), int(bins.max()) + 1
+    packing = Packing(
+        bins.clone(),
+        weight.new_zeros(num_rows, num_ranks).scatter_add_(1, bins, weight),
+        bins.new_zeros(num_rows, num_ranks),
+        torch.zeros(num_rows, int(expert.max()) + 1, num_ranks, dtype=torch.bool, device="cpu"),
+    )
+    packing.has[torch.arange(num_rows, device="cpu").unsqueeze(1), expert, bins] = True
+    _exchange(packing, weight, expert, highest)
+    return packing.bins
 
 
 def _make_room(packing: Packing, weight: Tensor, expert: Tensor, row: int, turn: int) -> int:
@@ -82,12 +104,11 @@ def _make_room(packing: Packing, weight: Tensor, expert: Tensor, row: int, turn:
     return left
 
 
-def _exchange(packing: Packing, weight: Tensor, expert: Tensor) -> None:
-    """Exchange replicas of the heaviest rank of each row for lighter ones, as long as that lowers it."""
-    rows = torch.arange(len(weight))
+def _exchange(packing: Packing, weight: Tensor, expert: Tensor, highest: Tensor) -> None:
+    """Exchange replicas of the heaviest rank of each row for lighter ones, while it carries more than `highest`."""
+    rows = torch.arange(len(weight), device="cpu")
     for _ in range(MOST_EXCHANGES):
-        carried = packing.carried[rows]
-        rows = rows[carried.amax(1) > LEVEL * carried.mean(1)]
+        rows = rows[packing.carried[rows].amax(1) > highest[rows]]
         if not len(rows):
             return
         rows = rows[_exchange_once(packing, weight[rows], expert[rows], rows)]
@@ -106,7 +127,7 @@ def _exchange_once(packing: Packing, weight: Tensor, expert: Tensor, rows: Tenso
     lighter = weight.gather(1, inside).unsqueeze(2) - weight.unsqueeze(1)
     there = carried.gather(1, bins).unsqueeze(1)
     after = torch.maximum(highest.unsqueeze(2) - lighter, there + lighter)
-    each = torch.arange(num_rows).unsqueeze(1)
+    each = torch.arange(num_rows, device="cpu").unsqueeze(1)
     on_top = has[each, expert, top]  # of every replica: whether its expert is on the heaviest rank already
     twin = has[each.unsqueeze(2), own_expert.unsqueeze(2), bins.unsqueeze(1)]  # of each pair: whether `own` is there
     after = after.masked_fill(~here.unsqueeze(2) | on_top.unsqueeze(1) | twin, math.inf).flatten(1)
@@ -119,7 +140,7 @@ def _exchange_once(packing: Packing, weight: Tensor, expert: Tensor, rows: Tenso
 
 def _swap(packing: Packing, rows: Tensor, pair: tuple[Tensor, Tensor], replicas: tuple[Tensor, Tensor]) -> None:
     """Let two replicas of each of `rows` change places."""
-    (own, other), (weight, expert), each = pair, replicas, torch.arange(len(rows))
+    (own, other), (weight, expert), each = pair, replicas, torch.arange(len(rows), device="cpu")
     here, there = packing.bins[rows, own], packing.bins[rows, other]
     for replica, left, entered in ((own, here, there), (other, there, here)):
         packing.bins[rows, replica] = entered

@@ -24,7 +24,7 @@ def replica_counts(share: Float[Tensor, "P E"], num_slots: int, most: int) -> In
     these make the largest share of a replica smallest.
     """
     counts = torch.ones_like(share, dtype=torch.int64)
-    rows = torch.arange(len(share))
+    rows = torch.arange(len(share), device=share.device)
     carried = share.clone()
     for _ in range(num_slots - share.shape[1]):
         expert = carried.argmax(1)
