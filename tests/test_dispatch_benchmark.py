@@ -22,11 +22,12 @@ from dispatching.subjects import DISPATCHERS
 from dispatching.traffic import ROUTINGS, busiest, call, drawn, flows, placed
 from expert_parallel import asked
 
-from moesaic import Dispatcher, Routing, StandardBatch
+from moesaic import Routing, StandardBatch
 from moesaic.dispatch.all_to_all import AllToAll
 from moesaic.dispatch.placement import Placement
 from moesaic.dispatch.threads import in_threads, ranks_in_threads
 from moesaic.errors import FleetError
+from tests.around_all_to_all import AroundAllToAll
 from tests.quoted import cells
 from tests.rank_processes import LIMIT, ROOT
 
@@ -82,19 +83,10 @@ def test_every_dispatcher_over_gloo_is_one_rank_and_both_ranks_report_the_same()
 
 
 @dataclass(frozen=True)
-class Spoilt(Dispatcher):
-    """AllToAll, but for what `spoil` makes of the output."""
+class Spoilt(AroundAllToAll):
+    """But for what `spoil` makes of the output."""
 
-    inner: AllToAll
     spoil: object
-    layout = property(lambda self: self.inner.layout)
-    synchronises = True
-
-    def num_experts(self, num_local):
-        return self.inner.num_experts(num_local)
-
-    def dispatch(self, hidden_states, routing):
-        return self.inner.dispatch(hidden_states, routing)
 
     def combine(self, rows, receipt):
         return self.spoil(self.inner.ranks.rank, self.inner.combine(rows, receipt))

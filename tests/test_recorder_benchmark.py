@@ -14,10 +14,10 @@ from dispatching.shapes import Job
 from dispatching.timing import in_turn
 from expert_parallel import asked
 
-from moesaic import Dispatcher
 from moesaic.dispatch.all_to_all import AllToAll
 from moesaic.dispatch.threads import in_threads, ranks_in_threads
 from moesaic.errors import FleetError
+from tests.around_all_to_all import AroundAllToAll
 
 ROUNDS = 3
 TINY = Wanted(
@@ -53,26 +53,13 @@ def test_a_row_says_what_counting_adds_if_it_is_asked_for(recorder):
 
 
 @dataclass(frozen=True)
-class Twice(Dispatcher):
-    """AllToAll, of which the second rank counts each slot twice by itself."""
-
-    inner: AllToAll
-    layout = property(lambda self: self.inner.layout)
-    synchronises = True
-
-    def num_experts(self, num_local):
-        return self.inner.num_experts(num_local)
-
-    def dispatch(self, hidden_states, routing):
-        return self.inner.dispatch(hidden_states, routing)
+class Twice(AroundAllToAll):
+    """The second rank counts each slot twice by itself."""
 
     def dispatch_counted(self, hidden_states, routing, recorder, layer):
         for _ in range(self.inner.ranks.rank):
             recorder.record(layer, routing.topk_ids)
         return super().dispatch_counted(hidden_states, routing, recorder, layer)
-
-    def combine(self, rows, receipt):
-        return self.inner.combine(rows, receipt)
 
 
 def test_a_wrong_count_ends_the_run_on_all_ranks(monkeypatch):

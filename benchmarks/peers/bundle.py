@@ -35,7 +35,7 @@ class Bundle:
         """Why it cannot be imported; empty if it may be."""
         if self.folder is not None or importlib.util.find_spec(self.package) is not None:
             return ""
-        where = f"no folder {self.name} in {os.environ[VARIABLE]}" if os.environ.get(VARIABLE) else f"no ${VARIABLE}"
+        where = f"no folder {self.name} in ${VARIABLE}" if os.environ.get(VARIABLE) else f"no ${VARIABLE}"
         return f"{self.package} is not installed, and there is {where}"
 
     def enter(self) -> None:

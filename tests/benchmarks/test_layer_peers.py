@@ -124,7 +124,7 @@ def test_a_bundle_is_found_in_the_folder_of_peers_or_said_to_be_missing(tmp_path
     monkeypatch.delenv("PEERS", raising=False)
     assert peer.missing == "some_peer is not installed, and there is no $PEERS"
     monkeypatch.setenv("PEERS", str(tmp_path))
-    assert peer.missing == f"some_peer is not installed, and there is no folder some in {tmp_path}"
+    assert peer.missing == "some_peer is not installed, and there is no folder some in $PEERS"
     (tmp_path / "some").mkdir()
     (tmp_path / "some" / "some_peer.py").write_text("__version__ = '7'\n")
     assert not peer.missing

@@ -72,7 +72,8 @@ def test_few_rows_wait_for_no_scale_and_bring_no_weight_through_shared_memory_tw
     capability, facts = compiled
     few = ("stored mxfp4 8", "stored nvfp4 8")  # their scales lie by boxes
     found = [fact for fact in facts if fact["launch"] in few and fact["kernel"] in ("up", "down")]
-    assert found or capability == 90
+    oldest = {fact["triton"] for fact in facts} == {"3.6.0"}  # which compiles fewer launches, and none of these
+    assert found or (capability == 90 and oldest)
     assert said(fact for fact in found if fact["loads_in_loops"] or fact["exchanges_in_loops"]) == []
 
 

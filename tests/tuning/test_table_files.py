@@ -12,6 +12,7 @@ import pytest
 
 from moesaic.errors import TuningError
 from moesaic.machine import user_cache
+from moesaic.models import known_model
 from moesaic.tuning import Entry, Product, TableFiles, read_table, write_table, written
 from moesaic.tuning.fingerprint import fingerprint
 from moesaic.tuning.table_files import SHIPPED, file_of, user_tables
@@ -313,6 +314,17 @@ def test_the_users_directory_is_where_xdg_has_it(monkeypatch, tmp_path, stated, 
     assert TableFiles.of("elsewhere").directories == (Path("elsewhere"), SHIPPED)
     assert TableFiles.of("~/tables").directories == (tmp_path / "tables", SHIPPED)
     assert TableFiles.of("~nobody-of-that-name/x").directories == (Path("~nobody-of-that-name/x"), SHIPPED)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [("qwen3-30b-a3b", {}), ("mixtral-8x7b", {}), ("gpt-oss-120b", {}), ("deepseek-v3", {"num_experts": 32})],
+)
+def test_an_h200_finds_the_shipped_table_of_a_named_model(model, changes):
+    problem = dataclasses.replace(known_model(model).problem, **changes)
+    answer = found(SHIPPED, problem=problem)
+    assert [entry.rows for entry in answer.table.entries] == [2**n for n in range(15)]
+    assert found(SHIPPED, problem=problem, origin=dataclasses.replace(ORIGIN, triton="3.7.1")).table is None
 
 
 def test_what_is_shipped_is_whole_and_rightly_named():
